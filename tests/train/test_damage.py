@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from helpers.factbook_data import write_factbook, write_run
 from helpers.small_datasets import as_formerly, write_dataset
+from helpers.small_trainings import RATE, STEPS, same, weights
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
@@ -24,7 +23,7 @@ from raysum.train.fit import train
 from raysum.tune.search import tune
 
 MODEL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "P"}
-TRAIN = {"batch_tokens": 200, "micro_batches": 4, "workers": 0, "threads": 1, "log_every": 1, "save_every": 4}
+TRAIN = STEPS | {"micro_batches": 4, "save_every": 4, "validate_every": 4}
 Damage = Callable[[Path], None]
 
 
@@ -39,38 +38,26 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def go_on(folder: Path, steps: int) -> Run:
-    sections = {"model": MODEL, "optim": {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}}
-    given = {"data": str(folder / "data"), "out": str(folder / "run")}
-    return train(None, **sections, **given, train=TRAIN | {"steps": steps, "validate_every": 4}).run
+def go_on(folder: Path, steps: int, out: str = "run", **more: object) -> Run:
+    given = {"model": MODEL, "optim": RATE, "data": str(folder / "data"), "out": str(folder / out)}
+    return train(None, **given, train=TRAIN | {"steps": steps} | more).run
 
 
 @pytest.fixture
 def copy(folder, tmp_path) -> Path:
-    shutil.copytree(folder, tmp_path / "copy")
-    return tmp_path / "copy"
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
 
 
-def truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+@pytest.fixture
+def begun(monkeypatch) -> list[int]:
+    """The steps from which trainings resume, none of which trains."""
+    steps: list[int] = []
+    monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: steps.append(brief.run.latest().step))
+    return steps
 
 
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) * 3 // 4] ^= 1
-    path.write_bytes(content)
-
-
-def bad_head(path: Path) -> None:
-    path.write_bytes(b"\xff" * 64 + path.read_bytes()[64:])
-
-
-def lengthened(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
+def rewritten(change: Callable[[bytes], bytes]) -> Damage:
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
 def gone(path: Path) -> None:
@@ -82,19 +69,30 @@ def written(text: str) -> Damage:
 
 
 def appended(content: bytes) -> Damage:
-    return lambda path: path.write_bytes(path.read_bytes() + content)
+    return rewritten(lambda old: old + content)
 
 
 def edited(**changes: object) -> Damage:
-    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return rewritten(lambda old: json.dumps(json.loads(old) | changes).encode())
 
 
 def without(key: str) -> Damage:
-    return lambda path: path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != key}))
+    return rewritten(lambda old: json.dumps({k: v for k, v in json.loads(old).items() if k != key}).encode())
 
 
 def swapped(other: str) -> Damage:
     return lambda path: shutil.copyfile(path.parent / other, path)
+
+
+def flip(content: bytes) -> bytes:
+    place = len(content) * 3 // 4
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+truncated, emptied, flipped = rewritten(lambda old: old[: len(old) // 2]), written(""), rewritten(flip)
+bad_head, lengthened = rewritten(lambda old: b"\xff" * 64 + old[64:]), appended(b"\0")
+BROKEN = {"truncated": truncated, "emptied": emptied, "flipped": flipped, "bad head": bad_head, "gone": gone}
+TORN = [pytest.param(BROKEN[name], id=name) for name in ("truncated", "emptied", "bad head")]
 
 
 def names(damages: list[tuple[str, str, Damage]]) -> dict:
@@ -102,60 +100,51 @@ def names(damages: list[tuple[str, str, Damage]]) -> dict:
     return {"argnames": "file, damage", "argvalues": [(file, damage) for _, file, damage in damages], "ids": ids}
 
 
-BROKEN = {"truncated": truncated, "emptied": emptied, "flipped": flipped, "bad head": bad_head, "gone": gone}
-
-
-def all_of(file: str, **more: Damage) -> list[tuple[str, str, Damage]]:
-    return [(name, file, damage) for name, damage in (BROKEN | more).items()]
+def all_of(file: str, *but: str, **more: Damage) -> list[tuple[str, str, Damage]]:
+    return [(name, file, damage) for name, damage in (BROKEN | more).items() if name not in but]
 
 
 MANIFEST_KEYS = ("kind", "recipe", "fingerprint", "splits", "format")
-WEIGHTS, ENGINE = "checkpoints/step-00000012/weights.safetensors", "checkpoints/step-00000012/engine"
-BEFORE = "../step-00000008/weights.safetensors"
-MODEL_STATE, STATE = f"{ENGINE}/mp_rank_00_model_states.pt", "checkpoints/step-00000012/state.json"
-SEALED = f"checkpoints/step-00000012/{SEAL}"
+STEP = "checkpoints/step-00000012"
+WEIGHTS, STATE, SEALED = f"{STEP}/weights.safetensors", f"{STEP}/state.json", f"{STEP}/{SEAL}"
+MODEL_STATE = f"{STEP}/engine/mp_rank_00_model_states.pt"
+BEFORE = swapped("../step-00000008/weights.safetensors")
 
 
-@pytest.mark.parametrize(**names([*all_of(WEIGHTS, lengthened=lengthened), ("swapped", WEIGHTS, swapped(BEFORE))]))
+@pytest.mark.parametrize(**names(all_of(WEIGHTS, lengthened=lengthened, swapped=BEFORE)))
 def test_damaged_weights_are_replaced_by_the_next_best_and_that_is_said(copy, file, damage, capsys):
     damage(copy / "run" / file)
     summarizer = Summarizer.load(str(copy / "run"))
     told = capsys.readouterr().err
     assert "step-00000012/weights.safetensors" in told and "Step 8 is used instead" in told
-    expected = load_file(Run(copy / "run").checkpoint_path(8) / "weights.safetensors")
-    found = summarizer.searcher.model.state_dict()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    expected, found = weights(Run(copy / "run"), "8"), summarizer.searcher.model.state_dict()
+    assert same(expected, {name: found[name] for name in expected})
     with pytest.raises(UserError, match="step-00000012/weights.safetensors"):
         Summarizer.load(str(copy / "run"), checkpoint="12")
 
 
 def test_weights_whose_checksums_are_gone_are_replaced_and_that_is_said(copy, capsys):
     gone(copy / "run" / SEALED)
-    assert Run(copy / "run").checkpoint().step == 8
+    run = Run(copy / "run")
+    assert run.checkpoint().step == 8
     told = capsys.readouterr().err
     assert f"step-00000012/{SEAL} is missing" in told and "Step 8 is used instead" in told
-    way = f'remove "sealed" from {copy / "run" / STATE}'
-    with pytest.raises(UserError, match=re.escape(way)):
-        Run(copy / "run").checkpoint("12")
-    edited(sealed=None)(copy / "run" / STATE)
-    assert Run(copy / "run").checkpoint("12").step == 12
+    with pytest.raises(UserError, match=re.escape(f'remove "sealed" from {run.path / STATE}')):
+        run.checkpoint("12")
+    edited(sealed=None)(run.path / STATE)
+    assert run.checkpoint("12").step == 12
 
 
 def test_without_any_sound_weights_the_first_is_named(copy):
-    for weights in (copy / "run").glob("checkpoints/*/weights.safetensors"):
-        flipped(weights)
+    for file in (copy / "run").glob("checkpoints/*/weights.safetensors"):
+        flipped(file)
     with pytest.raises(UserError, match="step-00000012/weights.safetensors is damaged: its content"):
         Summarizer.load(str(copy / "run"))
 
 
 def formerly(damage: Damage) -> Damage:
     """Of a run that was trained before validations had a checksum."""
-
-    def damaged(path: Path) -> None:
-        path.with_name("validations.json").unlink()
-        damage(path)
-
-    return damaged
+    return lambda path: (path.with_name("validations.json").unlink(), damage(path))
 
 
 MEASURED = {
@@ -167,13 +156,11 @@ MEASURED = {
     "huge step": b'{"step": %s, "valid_loss": 1}\n' % (b"9" * 400),
 }
 RUN_FILES = [
-    *all_of("config.yaml", edited=lambda path: path.write_text(path.read_text().replace("heads: 2", "heads: 4"))),
+    *all_of("config.yaml", edited=rewritten(lambda old: old.replace(b"heads: 2", b"heads: 4"))),
     *all_of("recipe.json", list=written("[]"), edited=edited(max_paragraphs=3)),
     *all_of("vocabulary.model"),
     *((name, "metrics.jsonl", formerly(appended(content))) for name, content in MEASURED.items()),
-    *((name, "validations.json", damage) for name, damage in BROKEN.items() if name != "gone"),
-    ("list", "validations.json", written("[]")),
-    ("edited", "validations.json", edited(steps={"8": {"valid_loss": 0.0}})),
+    *all_of("validations.json", "gone", list=written("[]"), edited=edited(steps={"8": {"valid_loss": 0.0}})),
     ("unsealed", "validations.json", written('{"steps": {"8": {"valid_loss": 0.0}}}')),
     ("infinite", "validations.json", written('{"steps": {"8": {"valid_loss": 1e400}}}')),
     ("broken", "decode.yaml", written("beta: [")),
@@ -190,16 +177,6 @@ def test_damaged_files_of_a_run_are_named(copy, file, damage):
         Summarizer.load(str(copy / "run"))
 
 
-GOING_ON = [
-    *all_of(MODEL_STATE),
-    *all_of(STATE, list=written("[]"), number=written("5"), edited=edited(tokens=3)),
-    *all_of(WEIGHTS),
-    ("list", SEALED, written("[]")),
-    ("emptied", SEALED, emptied),
-    ("gone", SEALED, gone),
-]
-
-
 def test_where_to_take_a_copy_of_the_vocabulary_from_is_said(copy):
     flipped(copy / "run" / "vocabulary.model")
     with pytest.raises(UserError, match=r"put back a copy of it, such as (.*/data/vocabulary.model)$") as refused:
@@ -208,11 +185,17 @@ def test_where_to_take_a_copy_of_the_vocabulary_from_is_said(copy):
     Run.open(copy / "run")
 
 
+GOING_ON = [
+    *all_of(MODEL_STATE),
+    *all_of(STATE, list=written("[]"), number=written("5"), edited=edited(tokens=3)),
+    *all_of(WEIGHTS),
+    *all_of(SEALED, "truncated", "flipped", "bad head", list=written("[]")),
+]
+
+
 @pytest.mark.parametrize(**names(GOING_ON))
-def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy, file, damage, capsys, monkeypatch):
+def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy, begun, file, damage, capsys):
     damage(copy / "run" / file)
-    begun = []
-    monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: begun.append(brief.run.latest().step))
     run = go_on(copy, 16)
     told = capsys.readouterr().err
     assert begun == [8] and "resumes from step 8" in told and "Training resumes from an older checkpoint" in told
@@ -221,15 +204,11 @@ def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(copy, file, d
 
 def test_after_damage_the_weights_come_out_the_same(copy, folder):
     truncated(copy / "run" / MODEL_STATE)
-    expected = load_file(Run(folder / "run").checkpoint_path(12) / "weights.safetensors")
-    go_on(copy, 12)
-    found = load_file(Run(copy / "run").checkpoint_path(12) / "weights.safetensors")
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert same(weights(go_on(copy, 12), "12"), weights(Run(folder / "run"), "12"))
 
 
-def test_a_missing_engine_is_said_and_no_sound_one_refused(copy, capsys, monkeypatch):
-    monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: None)
-    gone(copy / "run" / ENGINE)
+def test_a_missing_engine_is_said_and_no_sound_one_refused(copy, begun, capsys):
+    gone(copy / "run" / STEP / "engine")
     go_on(copy, 16)
     assert "step-00000012 has no engine folder" in capsys.readouterr().err
     for file in (copy / "run").glob("checkpoints/*/engine/*.pt"):
@@ -244,11 +223,9 @@ def test_the_way_out_of_a_run_of_which_weights_alone_are_left_is_named_and_works
     with pytest.raises(UserError, match="step-00000012/engine.* train.init_from=(.*) and another out=") as refused:
         go_on(copy, 16)
     start = str(refused.value).partition("train.init_from=")[2].partition(" ")[0]
-    given = {"data": str(copy / "data"), "out": str(copy / "another"), "model": MODEL}
-    begun = train(None, **given, train=TRAIN | {"steps": 1, "init_from": start}).run
-    assert begun.latest().step == 1
-    for weights in (copy / "run").glob("checkpoints/*/weights.safetensors"):
-        flipped(weights)
+    assert go_on(copy, 1, "another", init_from=start).latest().step == 1
+    for file in (copy / "run").glob("checkpoints/*/weights.safetensors"):
+        flipped(file)
     with pytest.raises(UserError, match="or choose another out="):
         go_on(copy, 16)
 
@@ -264,28 +241,44 @@ DATA_FILES = [
     ("edited recipe", "manifest.json", edited(recipe={})),
     ("edited kind", "manifest.json", edited(kind="alignment")),
 ]
+FORMER = [
+    *all_of(SHARD, "flipped", valid=swapped("valid-00000.parquet")),
+    *all_of(LENGTHS, "flipped"),
+    *((f"without {key}", "manifest.json", without(key)) for key in MANIFEST_KEYS),
+    ("number", "manifest.json", edited(splits=5)),
+    ("of numbers", "manifest.json", edited(splits={"train": 5})),
+]
+
+
+def check_reading(data: Path, file: str) -> None:
+    with pytest.raises(UserError, match=file):
+        dataset = Dataset.open(data)
+        dataset.lengths("train")
+        list(dataset.read("train"))
 
 
 @pytest.mark.parametrize(**names(DATA_FILES))
 def test_damaged_files_of_a_dataset_are_named_by_training_and_by_reading(copy, file, damage):
     damage(copy / "data" / file)
-    shutil.rmtree(copy / "run")
     with pytest.raises(UserError, match=file):
-        go_on(copy, 12)
-    with pytest.raises(UserError, match=file):
-        dataset = Dataset.open(copy / "data")
-        dataset.lengths("train")
-        list(dataset.read("train"))
+        go_on(copy, 12, "new")
+    check_reading(copy / "data", file)
+
+
+@pytest.mark.parametrize(**names(FORMER))
+def test_what_can_be_told_of_a_damaged_dataset_without_checksums(copy, file, damage):
+    as_formerly(copy / "data")
+    damage(copy / "data" / file)
+    check_reading(copy / "data", file)
 
 
 def test_all_damaged_shards_are_named_before_a_training_begins(copy):
-    data, names = copy / "data", [f"train-0000{number}.parquet" for number in (0, 1)]
-    truncated(data / names[0])
-    flipped(data / names[1])
-    shutil.rmtree(copy / "run")
-    with pytest.raises(UserError, match=f"{names[0]} is damaged: it has .*{names[1]} .*its content.*prepare the data"):
-        go_on(copy, 12)
-    assert not (copy / "run").exists() or not any((copy / "run").glob("*.yaml"))
+    first, second = "train-00000.parquet", "train-00001.parquet"
+    truncated(copy / "data" / first)
+    flipped(copy / "data" / second)
+    with pytest.raises(UserError, match=f"{first} is damaged: it has .*{second} .*its content.*prepare the data"):
+        go_on(copy, 12, "new")
+    assert not any((copy / "new").glob("*.yaml"))
 
 
 def test_what_is_older_than_the_manifest_is_checked_by_size_alone_before_a_training(copy, monkeypatch):
@@ -301,68 +294,49 @@ def test_what_is_older_than_the_manifest_is_checked_by_size_alone_before_a_train
         Dataset.open(data).check_shards()
 
 
-FORMER = [
-    *((name, SHARD, BROKEN[name]) for name in ("truncated", "emptied", "bad head", "gone")),
-    *((name, LENGTHS, BROKEN[name]) for name in ("truncated", "emptied", "bad head", "gone")),
-    ("valid", SHARD, swapped("valid-00000.parquet")),
-    *((f"without {key}", "manifest.json", without(key)) for key in MANIFEST_KEYS),
-    ("number", "manifest.json", edited(splits=5)),
-    ("of numbers", "manifest.json", edited(splits={"train": 5})),
-]
-
-
-@pytest.mark.parametrize(**names(FORMER))
-def test_what_can_be_told_of_a_damaged_dataset_without_checksums(copy, file, damage):
-    as_formerly(copy / "data")
-    damage(copy / "data" / file)
-    with pytest.raises(UserError, match=file):
-        dataset = Dataset.open(copy / "data")
-        dataset.lengths("train")
-        list(dataset.read("train"))
-
-
 def test_a_shard_that_is_not_of_its_lengths_is_the_datasets_damage(copy):
     as_formerly(copy / "data")
     lengths = np.load(copy / "data" / LENGTHS)
     np.save(copy / "data" / LENGTHS, lengths + np.array([0, 0, 1], np.int32))
-    shutil.rmtree(copy / "run")
     with pytest.raises(UserError, match="target tokens .*its shards contain .*prepare the dataset again"):
-        go_on(copy, 2)
-
-
-@pytest.mark.parametrize(
-    **names([("truncated", WEIGHTS, truncated), ("emptied", WEIGHTS, emptied), ("bad head", WEIGHTS, bad_head)])
-)
-def test_a_run_of_the_former_format_is_read_and_falls_back_too(copy, file, damage, capsys):
-    unsealed(copy / "run")
-    Summarizer.load(str(copy / "run"))
-    assert capsys.readouterr().err == ""
-    damage(copy / "run" / file)
-    Summarizer.load(str(copy / "run"))
-    assert "Step 8 is used instead" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("damage", [truncated, emptied, flipped, bad_head])
-def test_an_engine_state_of_the_former_format_is_checked_by_its_own_sums(copy, damage, capsys, monkeypatch):
-    unsealed(copy / "run")
-    monkeypatch.setattr("raysum.train.fit._train_here", lambda brief: None)
-    damage(copy / "run" / MODEL_STATE)
-    go_on(copy, 16)
-    assert "resumes from step 8" in capsys.readouterr().err
+        go_on(copy, 2, "new")
 
 
 def unsealed(run: Path) -> None:
+    """As a run of the former format."""
     for file in run.rglob(SEAL):
         file.unlink()
     for file in run.rglob("state.json"):
         without("sealed")(file)
 
 
+@pytest.mark.parametrize("damage", TORN)
+def test_a_run_of_the_former_format_is_read_and_falls_back_too(copy, damage, capsys):
+    unsealed(copy / "run")
+    Summarizer.load(str(copy / "run"))
+    assert capsys.readouterr().err == ""
+    damage(copy / "run" / WEIGHTS)
+    Summarizer.load(str(copy / "run"))
+    assert "Step 8 is used instead" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [*TORN, flipped])
+def test_an_engine_state_of_the_former_format_is_checked_by_its_own_sums(copy, begun, damage):
+    unsealed(copy / "run")
+    damage(copy / "run" / MODEL_STATE)
+    go_on(copy, 16)
+    assert begun == [8]
+
+
 def test_a_torn_line_of_a_killed_writer_is_no_damage(copy):
     run = Run(copy / "run")
-    appended(b'{"step": 13, "valid_lo')(run.metrics)
+    before = run.metrics.read_bytes()
+    appended(b'{"step": 12, "lo\n{"step": 13, "valid_lo')(run.metrics)
     appended(b"\0" * 40)(run.metrics)
     assert run.best().step == 12
+    after = go_on(copy, 14).metrics.read_bytes()
+    assert after.startswith(before)
+    assert [json.loads(line)["step"] for line in after[len(before) :].splitlines()] == [13, 14, 14]
 
 
 def test_no_line_of_the_metrics_selects_another_checkpoint(copy):
@@ -375,7 +349,7 @@ def test_no_line_of_the_metrics_selects_another_checkpoint(copy):
     appended(b'{"step": [1], "valid_loss": {}}\n')(run.metrics)
     run.rewind(12)
     assert sorted(run.validations()) == [4, 8, 12]
-    (copy / "run" / "validations.json").unlink()  # as of a run that was trained formerly
+    run.validations_file.unlink()  # as of a run that was trained formerly
     run.metrics.write_bytes(before)
     appended(b'{"step": 4, "valid_loss": 0.0}\n')(run.metrics)
     assert run.best().step == 4
@@ -393,31 +367,22 @@ def test_only_folders_named_as_checkpoints_are_checkpoints(copy, name):
 
 @pytest.mark.parametrize("size", [2**60, 2**63 + 1, 100, 2])
 def test_a_header_of_weights_that_is_no_header_is_named(copy, size):
-    step = copy / "run" / "checkpoints" / "step-00000012"
-    (step / "weights.safetensors").write_bytes(struct.pack("<Q", size) + b"[]")
-    seal(step)
-    with pytest.raises(
-        UserError, match=r"step-00000012/weights.safetensors cannot be read \(.*header.*put back a copy"
-    ):
+    (copy / "run" / WEIGHTS).write_bytes(struct.pack("<Q", size) + b"[]")
+    seal(copy / "run" / STEP)
+    message = r"step-00000012/weights.safetensors cannot be read \(.*header.*put back a copy"
+    with pytest.raises(UserError, match=message):
         Summarizer.load(str(copy / "run"))
 
 
-def test_what_goes_on_has_no_torn_line_in_its_metrics(copy):
-    before = Run(copy / "run").metrics.read_bytes()
-    appended(b'{"step": 12, "lo\n{"step": 13, "valid_lo')(copy / "run" / "metrics.jsonl")
-    after = go_on(copy, 14).metrics.read_bytes()
-    assert after.startswith(before)
-    assert [json.loads(line)["step"] for line in after[len(before) :].splitlines()] == [13, 14, 14]
+# Searches
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"run": 5}', ""])
-def test_a_damaged_best_of_a_search_is_named(copy, content):
-    search = copy / "search"
-    search.mkdir()
-    (search / "search.yaml").write_text("format: 2\n")
-    (search / "best.json").write_text(content)
-    with pytest.raises(UserError, match="search/best.json .*; repeat the `raysum tune` command"):
-        Run.resolve(search)
+def test_a_damaged_best_of_a_search_is_named(tmp_path, content):
+    (tmp_path / "search.yaml").write_text("format: 2\n")
+    (tmp_path / "best.json").write_text(content)
+    with pytest.raises(UserError, match="/best.json .*; repeat the `raysum tune` command"):
+        Run.resolve(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -447,7 +412,7 @@ def in_all(pattern: str, damage: Damage) -> Callable[[Path], None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [truncated, emptied, bad_head])
+@pytest.mark.parametrize("damage", TORN)
 @pytest.mark.parametrize("file", ["tuner.pkl", "experiment_state", "search_gen_state", "searcher-state"])
 def test_damaged_states_of_a_search_are_named(searched, file, damage):
     with pytest.raises(UserError, match=rf"search/tune/{file}.* is damaged .*remove .*/search/tune and repeat"):
@@ -485,7 +450,7 @@ def test_a_search_goes_on_from_the_state_before_a_damaged_one(searched, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [truncated, emptied, bad_head])
+@pytest.mark.parametrize("damage", TORN)
 @pytest.mark.parametrize("file", ["*/result.json", "*/params.pkl", "../trials/*/scores.parquet"])
 def test_what_tune_keeps_of_single_trials_is_not_needed(searched, file, damage):
     assert searched(in_all(file, damage)) == ["num_beams=1", "num_beams=2"]
