@@ -18,7 +18,6 @@ from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.metrics.labels import rouge2_recalls
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.resume import begin
 from raysum.prepare.shards import write_shards
 from raysum.sources.find import find_sources
 from raysum.text.sentences import quick_sentence_spans
@@ -89,7 +88,6 @@ def _prepare(file: Path, folder: Path, vocabulary: Tokenizer, most: int) -> None
     config = PrepareConfig(out=str(folder), max_paragraphs=most)
     folder.mkdir()
     writer = DatasetWriter(folder, config.kind, config.recipe(vocabulary.sha256, "none"), vocabulary)
-    begin(folder, {})
     write_shards(find_sources([file]), writer, config, folder / "rejected", on_ray=False)
 
 

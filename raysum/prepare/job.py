@@ -1,44 +1,51 @@
-"""`raysum prepare`: write a complete dataset folder from sources, or nothing."""
+"""`raysum prepare`: write a complete dataset folder from sources, or nothing.
 
+The same command resumes a killed one in its unfinished folder. A dataset for a store is written into the cache and
+uploaded, the manifest last; its copy stays in the cache.
+"""
+
+import hashlib
+import json
+import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysum import __version__
 from raysum.config.loading import section_of
 from raysum.config.signatures import with_settings
-from raysum.data.dataset import REJECTED, VOCABULARY, Dataset
+from raysum.data.dataset import MANIFEST, REJECTED, VOCABULARY, Dataset
 from raysum.data.recipe import read_recipe
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.models.systems.specs import BertSpec
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.resume import begin, can_resume, is_begun, job_of
 from raysum.prepare.sampling import find_boilerplate, train_vocabulary
-from raysum.prepare.shards import write_shards
-from raysum.prepare.upload import is_staged, publish, staging_folder
+from raysum.prepare.shards import NOTE, write_shards
 from raysum.runs.folder import Run
+from raysum.runtime.lock import LOCK
 from raysum.runtime.progress import say
-from raysum.runtime.remote import local
+from raysum.runtime.remote import listed, local, upload, url_of, version
 from raysum.runtime.remote_lock import leased
 from raysum.runtime.rendering import Shown
 from raysum.runtime.session import optional_session
-from raysum.runtime.storage import new_folder
+from raysum.runtime.storage import new_folder, read_json, write_json, write_text
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import RawSource, find_sources
 from raysum.sources.published import unpaired
+from raysum.sources.staging import with_urls
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    pass
-
 _SAMPLE_ROWS = 1000  # that check the user's description of their shape
 _SMALL = 8 << 20  # bytes of text that one core prepares in about 8 s, the start time of Ray
+_JOB = "job.json"  # the inputs of the dataset in an unfinished folder, written after the vocabulary
+_UPLOAD = ".made.json"  # the inputs of a complete dataset that is not yet uploaded, beside its folder
+_IDLE = {"address", "max_rejected"}  # settings that change no row
 
 
 @dataclass(frozen=True)
@@ -83,34 +90,86 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     vocabulary = load_tokenizer(pieces, config.language) if pieces else None
     if vocabulary and vocabulary.pieces == BertSpec.PIECES and config.kind != "extraction":
         raise UserError(f"{config.vocab} is the vocabulary of a BERT, which labels sentences: add --kind extraction")
-    paths = [sources] if isinstance(sources, str | Path) else list(sources)
-    mapping = config.mapping  # it collects the fields that the rows have
-    raw_sources = find_sources(paths, mapping)
-    _report_unused(raw_sources, mapping)
-    for message in unpaired(Path(path).expanduser() for path in paths):
-        say(message)
-    for source in raw_sources:
-        if local(source.name) == local(config.out):
-            raise UserError(f"{config.out} is a source; choose another --out")
+    raw_sources = _find_sources([sources] if isinstance(sources, str | Path) else list(sources), config)
     is_small = sum(source.size for source in raw_sources) <= _SMALL
     if is_small and (config.valid or config.test):
         unnamed = (source for source in raw_sources if source.split is None)
         config = config.drawn(record for source in unnamed for record in source.records())
     out_folder = local(config.out)
-    staging = staging_folder(out_folder)
-    job = job_of(raw_sources, config, __version__, " ".join(_identity(vocabulary, ranker)) or "trained")
+    staging = version(out_folder) if url_of(out_folder) else out_folder  # beside its copies in the cache
+    job = _job_of(raw_sources, config, vocabulary, ranker)
     with leased(out_folder):
-        if not is_staged(staging, job):
+        if not _is_staged(staging, job):
             with (
-                new_folder(staging, partial(can_resume, job=job)) as folder,
+                new_folder(staging, partial(_can_resume, job=job)) as folder,
                 optional_session(config.address, config.address is not None or not is_small) as on_ray,
             ):
                 writer = _writer(folder, raw_sources, config, vocabulary, ranker, on_ray)
-                begin(folder, job)
+                write_text(folder / _JOB, json.dumps(job))
                 rejected_file = out_folder.with_name(f"{out_folder.name}.{REJECTED}")
                 write_shards(raw_sources, writer, config, rejected_file, on_ray)
-        publish(staging, job)
+                (folder / _JOB).unlink()
+        if url_of(staging):
+            _publish(staging, job)
     return PrepareResult(Dataset.open(config.out), time.monotonic() - started)
+
+
+def _find_sources(paths: list[str | Path], config: PrepareConfig) -> list[RawSource]:
+    """Return the sources at ``paths`` and report what they leave unused. Raises UserError if one is the output."""
+    mapping = config.mapping  # it collects the fields that the rows have
+    sources = find_sources(paths, mapping)
+    _report_unused(sources, mapping)
+    for message in unpaired(Path(path).expanduser() for path in paths):
+        say(message)
+    for source in sources:
+        if local(source.name) == local(config.out):
+            raise UserError(f"{config.out} is a source; choose another --out")
+    return sources
+
+
+def _report_unused(sources: list[RawSource], mapping: FieldMapping) -> None:
+    """Report each setting of ``mapping`` that has no effect in the first rows."""
+    if mapping.unused_options():
+        sampled = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _SAMPLE_ROWS))
+        rows = f"the {sampled} rows looked at" if sampled == _SAMPLE_ROWS else "any row"
+        for problem in mapping.unused_options():
+            say(f"{problem} in {rows}")
+        if message := mapping.joined_summaries():
+            say(message)
+
+
+def _job_of(
+    sources: list[RawSource], config: PrepareConfig, vocabulary: Tokenizer | None, ranker: Run | None
+) -> dict[str, Any]:
+    """Return all inputs of a dataset's rows: files with sizes and times, settings, version, vocabulary and ranker."""
+    paths = (source.path for source in sources)
+    found = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths)
+    files = [(with_urls(str(file)), file.stat()) for file in found if file.is_file()]
+    states = json.dumps([(name, state.st_size, state.st_mtime_ns) for name, state in files])
+    settings = config.model_dump(mode="json", exclude=_IDLE)
+    sources_hash = hashlib.sha256(states.encode(errors="backslashreplace")).hexdigest()
+    pieces = vocabulary.sha256 if vocabulary else "trained"
+    if ranker:
+        weights = ranker.checkpoint().weights.stat()
+        pieces += f" {weights.st_size} {weights.st_mtime_ns}"
+    return {"version": __version__, "vocabulary": pieces, "settings": settings, "sources": sources_hash}
+
+
+def _can_resume(folder: Path, job: Mapping[str, Any]) -> bool:
+    """Report and return whether an earlier start left a part of this ``job`` in ``folder``."""
+    if not (folder / _JOB).is_file():
+        return False
+    try:
+        earlier = read_json(folder / _JOB)
+    except UserError:
+        earlier = {}
+    changed = [name for name in job if not isinstance(earlier, dict) or earlier.get(name) != job[name]]
+    if changed:
+        say(f"Cannot resume an earlier start with other {' and '.join(changed)}: starting over")
+    else:
+        shards = len([*folder.glob(f"*{NOTE}")])
+        say(f"Resuming with the vocabulary{f' and {shards} finished shards' * (shards > 0)} of an earlier start")
+    return not changed
 
 
 def _writer(
@@ -131,7 +190,7 @@ def _writer(
         ranker_sha256 = keep_ranker(ranker, given, folder)
     if given is not None:
         vocabulary = given
-    elif is_begun(folder):
+    elif (folder / _JOB).exists():
         vocabulary = load_tokenizer(folder / VOCABULARY)
     else:
         vocabulary = train_vocabulary(sources, config, how, on_ray)
@@ -139,21 +198,36 @@ def _writer(
     return DatasetWriter(folder, config.kind, recipe, vocabulary)
 
 
-def _report_unused(sources: list[RawSource], mapping: FieldMapping) -> None:
-    """Report each setting of ``mapping`` that has no effect in the first rows."""
-    if mapping.unused_options():
-        sampled = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _SAMPLE_ROWS))
-        rows = f"the {sampled} rows looked at" if sampled == _SAMPLE_ROWS else "any row"
-        for problem in mapping.unused_options():
-            say(f"{problem} in {rows}")
-        if message := mapping.joined_summaries():
-            say(message)
+def _is_staged(folder: Path, job: dict[str, Any]) -> bool:
+    """Return whether ``folder`` holds the dataset of this ``job`` and only needs the upload; remove any other content.
+
+    Raises UserError if the store already has other files there.
+    """
+    if (url := url_of(folder)) is None:
+        return False
+    files = listed(url).keys() - {LOCK}
+    if MANIFEST in files:
+        raise UserError(f"{url} exists already; remove it or choose another folder")
+    job_file = folder.with_name(_UPLOAD)
+    is_complete = (folder / MANIFEST).is_file() and job_file.is_file() and read_json(job_file) == job
+    if files and not is_complete:
+        if "config.yaml" in files:
+            raise UserError(f"{url} is a run; choose another folder")
+        problem = f"{url} has files but no {MANIFEST}: it is no dataset, or is incomplete"
+        raise UserError(f"{problem}; remove it or choose another folder")
+    if not is_complete:
+        shutil.rmtree(folder, ignore_errors=True)
+    return is_complete
 
 
-def _identity(vocabulary: Tokenizer | None, ranker: Run | None) -> Iterator[str]:
-    """Yield the identities of the vocabulary and of the ranker's weights."""
-    if vocabulary:
-        yield vocabulary.sha256
-    if ranker:
-        weights = ranker.checkpoint().weights.stat()
-        yield f"{weights.st_size} {weights.st_mtime_ns}"
+def _publish(folder: Path, job: dict[str, Any]) -> None:
+    """Upload the dataset in ``folder``. Raises UserError if that fails: the same command then uploads it again."""
+    write_json(folder.with_name(_UPLOAD), job)
+    names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
+    say(f"Uploading {sum(path.stat().st_size for path in folder.iterdir()) / 1e6:.1f} MB to {url_of(folder)}")
+    upload(folder, names)
+    upload(folder, [MANIFEST])
+    cached = version(folder.parent, (folder / MANIFEST).read_bytes())
+    shutil.rmtree(cached, ignore_errors=True)
+    folder.rename(cached)
+    folder.with_name(_UPLOAD).unlink()

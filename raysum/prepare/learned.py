@@ -17,14 +17,14 @@ import torch
 from raysum.data.recipe import RANKER, Recipe
 from raysum.models.batch import Source
 from raysum.models.systems.paragraph_scorers import Titles
-from raysum.prepare.row_builder import readable_head
+from raysum.prepare.row_builder import encode_heads
 from raysum.runs.folder import Run
 from raysum.runs.restore import fill, restore_ranker
 from raysum.runtime.checksums import damaged
 from raysum.runtime.placement import device
 from raysum.runtime.storage import open_tensors
 from raysum.systems import build, spec_class
-from raysum.text.cleaning import Normalization, normalize
+from raysum.text.cleaning import Normalization
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
 
@@ -77,8 +77,7 @@ class LearnedRanker:
         return self.model(Titles(tensor(title), tensor([len(title)])), source).float().sigmoid()
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        heads = [normalize(readable_head(text, self.tokens), self.how) for text in texts]
-        return [ids[: self.tokens] for ids in self.vocabulary.encode_all(heads)]
+        return [ids[: self.tokens] for ids in encode_heads(texts, self.tokens, self.vocabulary, self.how)]
 
 
 def keep_ranker(run: Run, vocabulary: Tokenizer, folder: Path) -> str:

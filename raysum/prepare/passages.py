@@ -33,7 +33,6 @@ class Passage:
     start: int
     end: int
     quote: str
-    is_sentence: bool
 
     @property
     def text(self) -> str:
@@ -44,18 +43,17 @@ class Passage:
 def passages(cluster: Cluster) -> list[Passage]:
     """Return the sentences of all documents in order; if there is none, all pieces of text with a word."""
     pieces = [
-        Passage(document, paragraph, start, end, quote := text[start:end], _is_sentence(quote))
+        Passage(document, paragraph, start, end, text[start:end])
         for document, (_, text) in enumerate(cluster.documents)
         for paragraph, start, end in _pieces(text, cluster.cut_into_paragraphs)
     ]
-    return [passage for passage in pieces if passage.is_sentence] or [
-        passage for passage in pieces if re.search(r"[^\W_]", passage.quote)
+    return [piece for piece in pieces if _is_sentence(piece.quote)] or [
+        piece for piece in pieces if re.search(r"[^\W_]", piece.quote)
     ]
 
 
 def _is_sentence(quote: str) -> bool:
-    opens = _OPENING.match(quote) is not None
-    return opens and ends_as_sentence(quote) and count_words(quote) >= _MIN_WORDS
+    return bool(_OPENING.match(quote)) and ends_as_sentence(quote) and count_words(quote) >= _MIN_WORDS
 
 
 def _pieces(text: str, whole: bool) -> Iterator[tuple[int, int, int]]:
@@ -87,18 +85,16 @@ def _join_lines(text: str, lines: list[tuple[int, int]]) -> Iterator[tuple[int, 
         is_next and _breaks_off(text, end, start)
         for is_next, ((_, end), (start, _)) in zip(adjacent, pairs, strict=True)
     ]
-    is_wrapped = 3 * sum(broken) > sum(adjacent)
-    usual = median([end - start for start, end in lines] or [0])
-    joined = [
-        is_wrapped
-        and (off or (is_next and 2 * (line[1] - line[0]) > usual and not _is_apart(text, line[0], *following)))
-        for off, is_next, (line, following) in zip(broken, adjacent, pairs, strict=True)
-    ]
-    first = 0
-    for number, (_, end) in enumerate(lines):
-        if number == len(joined) or not joined[number]:
-            yield lines[first][0], end
-            first = number + 1
+    if 3 * sum(broken) <= sum(adjacent):
+        yield from lines
+        return
+    usual, first = median(end - start for start, end in lines), lines[0][0]
+    for ((start, end), following), is_next, is_broken in zip(pairs, adjacent, broken, strict=True):
+        goes_on = is_next and 2 * (end - start) > usual and not _is_apart(text, start, *following)
+        if not (is_broken or goes_on):
+            yield first, end
+            first = following[0]
+    yield first, lines[-1][1]
 
 
 def _breaks_off(text: str, end: int, start: int) -> bool:

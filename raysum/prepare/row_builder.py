@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby, islice
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,36 +20,25 @@ from raysum.data.recipe import Recipe
 from raysum.data.rows import title_tokens
 from raysum.metrics.labels import greedy_labels
 from raysum.prepare.cluster import Cluster, read_cluster
-from raysum.prepare.corpus_stats import bigram_counts, language_counts
 from raysum.prepare.graphs import NO_EDGES, Edges, discourse_graph, similarity_graph
 from raysum.prepare.paragraphs import Paragraph, clean_paragraphs, paragraphs_of, split_paragraphs
 from raysum.prepare.passages import MAX_SENTENCES, Passage, passages
 from raysum.prepare.ranking import best_first, rank_scores
 from raysum.sources.record import Rejected
-from raysum.text.cleaning import normalize, pieces
+from raysum.text.cleaning import Normalization, covered_bigrams, normalize, pieces
+from raysum.text.languages import LANGUAGE, language
 from raysum.text.tfidf import count_words, words
-from raysum.tokenizers.special_tokens import PUBLISHED
 
 if TYPE_CHECKING:
     from raysum.data.rows import Row
     from raysum.prepare.learned import LearnedRanker
     from raysum.tokenizers.tokenizer import Tokenizer
 
-IDS = "paragraph_ids"  # the field of clusters that come as ids
 _PRETRAINING_SENTENCES = 30  # of a row, at most (HIBERT, section 4.1)
-# More characters than the kept tokens of a paragraph can have: encoding a text takes 60 times its size in memory.
-_MIN_CHARACTERS, _CHARACTERS_PER_TOKEN = 1 << 16, 64
+# Only the head of a text is encoded at once, which takes 60 times its size in memory.
+_CHARACTERS_PER_TOKEN, _MIN_HEAD = 64, 1024  # more than a token has; tokens of a paragraph's head
 _GRAPHS = {"similarity": ("sim_graph", "topic_graph"), "discourse": ("discourse_graph",)}
-
-
-def prepare_rows(
-    raw: Mapping[str, Any], recipe: Recipe, vocabulary: Tokenizer, ranker: LearnedRanker | None = None
-) -> tuple[list[Row], Counter[str]]:
-    """Return all rows of a raw cluster and its counts, as ``prepare_counted``. Only kind pretraining gives several."""
-    if recipe.kind == "pretraining":
-        return _pretraining_rows(read_cluster(_with_texts(raw, vocabulary)), recipe, vocabulary)
-    row, counts = prepare_counted(raw, recipe, vocabulary, ranker)
-    return [row], counts
+_SAMPLED, _CHARACTERS = 4, 300  # documents of a cluster to detect its language; characters from the middle of each
 
 
 def prepare_example(
@@ -59,7 +49,7 @@ def prepare_example(
     A ``recipe`` with a learned ranker needs that ``ranker``. A cluster without summary gives empty ``target_ids``.
     Raises Rejected if the cluster has no readable text.
     """
-    return prepare_counted(raw, recipe, vocabulary, ranker, whole=False)[0]
+    return RowBuilder(recipe, vocabulary, ranker).rows(raw, with_counts=False)[0][0]
 
 
 def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Tokenizer) -> Row:
@@ -71,279 +61,271 @@ def sentence_row(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Tokenizer) 
     return prepare_example(unlabelled, recipe.model_copy(update={"kind": "extraction"}), vocabulary)
 
 
-def prepare_counted(
-    raw: Mapping[str, Any],
-    recipe: Recipe,
-    vocabulary: Tokenizer,
-    ranker: LearnedRanker | None = None,
-    whole: bool = True,
-) -> tuple[Row, Counter[str]]:
-    """Return the row of ``prepare_example`` and counts of the dropped paragraphs, words and tokens.
+@dataclass(frozen=True)
+class RowBuilder:
+    """Builds the rows of clusters by a ``recipe``; one with a learned ranker needs that ``ranker``."""
 
-    ``whole`` also counts the tokens of long paragraphs that are never read, and bigrams and languages; it takes longer.
-    """
-    if IDS in raw and recipe.kind == "summarization" and ranker is None:
-        return _row_of_ids(raw, recipe, vocabulary)
-    cluster = read_cluster(_with_texts(raw, vocabulary))
-    if recipe.kind == "extraction":
-        return _extraction_row(cluster, recipe, vocabulary)
-    return _paragraph_row(cluster, recipe, vocabulary, ranker, whole)
+    recipe: Recipe
+    vocabulary: Tokenizer
+    ranker: LearnedRanker | None = None
+
+    def rows(self, raw: Mapping[str, Any], with_counts: bool = True) -> tuple[list[Row], Counter[str]]:
+        """Return the rows of a raw cluster, several only for kind pretraining, and counts of its words and tokens.
+
+        The counts take longer: of the unread tokens of long paragraphs, the reference's bigrams and the languages.
+        Raises Rejected if the cluster has no readable text.
+        """
+        cluster = read_cluster(raw, self.vocabulary)
+        if self.recipe.kind in ("extraction", "pretraining"):
+            rows, counts = self._sentence_rows(cluster)
+        elif cluster.ids is not None and self.recipe.kind == "summarization" and self.ranker is None:
+            rows, counts = self._row_of_ids(raw, cluster, cluster.ids)
+        else:
+            rows, counts = self._paragraph_row(cluster, with_counts)
+        if with_counts and self.recipe.kind != "pretraining":
+            counts["without_summary"] = int(not len(rows[0]["target_ids"]))
+        return rows, counts + _language_counts(cluster) if with_counts else counts
+
+    def _paragraph_row(self, cluster: Cluster, with_counts: bool) -> tuple[list[Row], Counter[str]]:
+        recipe = self.recipe
+        found = list(paragraphs_of(cluster, recipe.paragraph_separator))
+        if not found:
+            raise Rejected("no text in the documents")
+        cleaned, counts = clean_paragraphs(cluster, found, recipe)
+        ranked, scores = self._rank(cluster, cleaned)
+        best = ranked[: None if recipe.kind == "ranking" else recipe.max_paragraphs]
+        most = max(recipe.paragraph_tokens, _MIN_HEAD)
+        heads = [readable_head(p.text, most) for p in best]
+        tokenized = self.vocabulary.encode_sentences(heads, recipe.normalize)
+        real = [i for i, sentences in enumerate(tokenized) if any(sentences)]
+        if not real:
+            raise Rejected("no text in the documents")
+        kept, tokenized = [best[i] for i in real], [tokenized[i] for i in real]
+        title = self._encode_title(cluster)
+        tokenized[0] = [title, *tokenized[0]]
+        row = self._row(cluster, kept, tokenized, len(title), scores[real], self._edges(kept))
+        if with_counts:
+            rests = (p.text[len(heads[i]) :] for i, p in zip(real, kept, strict=True))
+            sizes = [sum(map(len, one)) + self._size(rest) for one, rest in zip(tokenized, rests, strict=True)]
+            counts += self._paragraph_counts(row, kept, sizes, (found, cleaned, ranked, best))
+            counts["without_title"] = int(not cluster.title)
+        return [row], counts
+
+    def _rank(self, cluster: Cluster, paragraphs: list[Paragraph]) -> tuple[list[Paragraph], np.ndarray]:
+        """Return the paragraphs and their scores, best first; long paragraphs are split if the recipe splits them."""
+        recipe, splits = self.recipe, self.recipe.long_paragraphs == "split"
+        if splits:
+            paragraphs = list(split_paragraphs(cluster, paragraphs, recipe, self.vocabulary))
+        if self.ranker:
+            scores = self.ranker.scores(cluster.title, [p.text for p in paragraphs])
+        else:
+            scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in paragraphs])
+        order = best_first(scores)
+        ranked, scores = [paragraphs[i] for i in order], scores[order]
+        if splits:  # the title opens the first paragraph and takes some of its tokens
+            room = recipe.paragraph_tokens - len(self._encode_title(cluster))
+            first = list(split_paragraphs(cluster, ranked[:1], recipe, self.vocabulary, room))
+            ranked, scores = first + ranked[1:], np.concatenate([scores[:1].repeat(len(first)), scores[1:]])
+        return ranked, scores
+
+    def _encode_title(self, cluster: Cluster) -> list[int]:
+        """Return the ids of the title, which opens paragraph 0 as a sentence and takes at most half of its tokens."""
+        most = self.recipe.paragraph_tokens // 2
+        (ids,) = encode_heads([cluster.title], most, self.vocabulary, self.recipe.normalize)
+        return [*ids[:most], *self.vocabulary.marks.title_end]
+
+    def _edges(self, paragraphs: Sequence[Paragraph]) -> Edges:
+        if self.recipe.graph == "similarity":
+            return similarity_graph([p.words for p in paragraphs])
+        if self.recipe.graph == "discourse":
+            return discourse_graph([p.text for p in paragraphs], [(p.document, p.position) for p in paragraphs])
+        return NO_EDGES
+
+    def _row_of_ids(
+        self, raw: Mapping[str, Any], cluster: Cluster, ids: list[np.ndarray]
+    ) -> tuple[list[Row], Counter[str]]:
+        """Return the row of a cluster of ids, which has the best paragraph first, and its counts."""
+        marks, target, recipe = self.vocabulary.marks, np.array(cluster.target_ids, np.int32), self.recipe
+        if len(target) and (target[0] != marks.start or target[-1] != marks.end):
+            raise Rejected("target ids do not begin with <S> and end with </S>")
+        texts = [(number, text) for number, (_, text) in enumerate(cluster.documents) if len(ids[number])]
+        found = [Paragraph(number, 0, 0, 0, len(text), text, words(text)) for number, text in texts]
+        kept = found[: recipe.max_paragraphs]
+        numbers = [paragraph.document for paragraph in kept]
+        opening = title_tokens(ids[numbers[0]][: recipe.paragraph_tokens])
+        tokenized, edges = [[ids[number].tolist()] for number in numbers], _edges_between(raw, recipe, numbers)
+        row = self._row(cluster, kept, tokenized, opening, np.zeros(len(kept)), edges)
+        row["target_ids"] = target
+        sizes = [len(ids[number]) for number in numbers]
+        return [row], self._paragraph_counts(row, kept, sizes, (found, found, found, kept))
+
+    def _sentence_rows(self, cluster: Cluster) -> tuple[list[Row], Counter[str]]:
+        """Return one row with ``labels``, or rows of at most 30 sentences of one document, about equally long.
+
+        Clones of the summary stay, because extraction has to find them. Raises Rejected if there is no sentence.
+        """
+        recipe, is_extraction = self.recipe, self.recipe.kind == "extraction"
+        found = passages(cluster)
+        best = found[: MAX_SENTENCES if is_extraction else None]
+        quotes = [sentence.quote for sentence in best]
+        encoded = encode_heads(quotes, recipe.paragraph_tokens, self.vocabulary, recipe.normalize)
+        kept = [(sentence, ids) for sentence, ids in zip(best, encoded, strict=True) if ids]
+        if not kept:
+            raise Rejected("no text in the documents")
+        common = self._cluster_columns(cluster if is_extraction else replace(cluster, summaries=[]))
+        parts = [kept] if is_extraction else [*_document_parts(kept)]
+        rows = [common | self._sentence_columns(part) for part in parts]
+        if is_extraction:
+            references = [words(text) for text in (common["summary"], *common["other_summaries"]) if text]
+            heads = [words(readable_head(sentence.quote, recipe.paragraph_tokens)) for sentence, _ in kept]
+            rows[0]["labels"] = greedy_labels(heads, references)
+        else:
+            for number, row in enumerate(rows, 1):
+                row["id"] = f"{cluster.id}.{number}"
+        num_words = [sum(count_words(sentence.quote) for sentence in part) for part in (found, found[len(best) :])]
+        total = sum(count_words(text) for _, text in cluster.documents)
+        counts = self._token_counts("sentences", [len(ids) for _, ids in kept], rows)
+        return rows, counts + Counter(
+            words=num_words[0],
+            words_ranked_out=num_words[1],
+            words_cleaned_away=max(total - num_words[0], 0),
+        )
+
+    def _row(
+        self,
+        cluster: Cluster,
+        paragraphs: list[Paragraph],
+        tokenized: list[list[list[int]]],
+        num_title: int,
+        scores: np.ndarray,
+        edges: Edges,
+    ) -> Row:
+        """Return the row of ``paragraphs`` [M] with the ids of their sentences, the first of which is the title."""
+        return {
+            **self._cluster_columns(cluster),
+            **_place_columns([(p.document, p.number, p.start, p.end, p.text) for p in paragraphs]),
+            **self._token_columns(tokenized),
+            "title_tokens": num_title,
+            "rank_score": scores.astype(np.float32),
+            "graph_row": edges[0],
+            "graph_col": edges[1],
+            "graph_value": edges[2],
+        }
+
+    def _sentence_columns(self, sentences: Sequence[tuple[Passage, list[int]]]) -> Row:
+        return {
+            **_place_columns([(s.document, s.paragraph, s.start, s.end, s.quote) for s, _ in sentences]),
+            **self._token_columns([[ids] for _, ids in sentences]),
+            "title_tokens": 0,
+        }
+
+    def _cluster_columns(self, cluster: Cluster) -> Row:
+        """Return id, title, document names, references and kept fields. Raises Rejected if a field is not JSON."""
+        marks = self.vocabulary.marks
+        targets = [(text, self.vocabulary.encode_summary(text, self.recipe.normalize)) for text in cluster.summaries]
+        empty = 2 + len(marks.target_prefix)  # start and end
+        targets = [(text, ids) for text, ids in targets if len(ids) > empty]
+        (summary, target), *others = targets or [("", [])]
+        extra = {name: cluster.raw[name] for name in self.recipe.keep if cluster.raw.get(name)}
+        try:
+            extra_json = json.dumps(extra) if extra else ""
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Rejected("a kept field cannot be written as JSON", str(error)) from None
+        return {
+            "id": cluster.id,
+            "title": cluster.title,
+            "source": [name for name, _ in cluster.documents],
+            "target_ids": np.array(target, np.int32),
+            "summary": summary,
+            "other_target_ids": np.array([*chain.from_iterable(ids for _, ids in others)], np.int32),
+            "other_target_offsets": np.cumsum([0, *(len(ids) for _, ids in others)] if others else [], dtype=np.int32),
+            "other_summaries": [text for text, _ in others],
+            "extra": extra_json,
+        }
+
+    def _token_columns(self, tokenized: Sequence[list[list[int]]]) -> Row:
+        """Return ids and offsets of texts, given the ids of their sentences; each text is truncated to N tokens."""
+        ids: list[int] = []
+        paragraph_offsets, sentence_offsets = [0], []
+        for sentences in tokenized:
+            end = len(ids) + self.recipe.paragraph_tokens
+            for sentence in sentences:
+                if sentence and len(ids) < end:
+                    sentence_offsets.append(len(ids))
+                    ids += sentence[: end - len(ids)]
+            paragraph_offsets.append(len(ids))
+        sentence_offsets.append(len(ids))
+        return {
+            "ids": np.array(ids, np.int32),
+            "paragraph_offsets": np.array(paragraph_offsets, np.int32),
+            "sentence_offsets": np.array(sentence_offsets, np.int32),
+        }
+
+    def _size(self, text: str) -> int:
+        """Return the number of tokens of a text of any length, which is encoded in parts."""
+        parts = pieces(text, _CHARACTERS_PER_TOKEN * _MIN_HEAD) if text else ()
+        return sum(len(self.vocabulary.encode(normalize(part, self.recipe.normalize))) for part in parts)
+
+    def _paragraph_counts(
+        self, row: Row, kept: list[Paragraph], sizes: list[int], stages: Sequence[list[Paragraph]]
+    ) -> Counter[str]:
+        """Count a row of the paragraphs ``kept``, which have ``sizes`` tokens before truncation.
+
+        ``stages`` are all paragraphs, the clean ones, those that are ranked (long ones are split), and the best.
+        """
+        found, cleaned, ranked, best = map(len, stages)
+        words_found, words_cleaned, words_ranked, words_best = (sum(len(p.words) for p in stage) for stage in stages)
+        counts = self._token_counts("paragraphs", sizes, [row]) + Counter(
+            paragraphs_found=found,
+            paragraphs_cleaned_away=found - cleaned,
+            paragraphs_ranked_out=ranked - best,
+            words_cleaned_away=words_found - words_cleaned,
+            words=words_ranked,
+            words_ranked_out=words_ranked - words_best,
+        )
+        bigrams = {*pairwise(words(row["summary"]))}
+        if bigrams:
+            starts = pairwise([row["title_tokens"], *row["paragraph_offsets"][1:].tolist()])
+            kept_words = (
+                p.words if size <= self.recipe.paragraph_tokens else words(self.vocabulary.decode(ids))
+                for p, size, ids in zip(kept, sizes, (row["ids"][a:b].tolist() for a, b in starts), strict=True)
+            )
+            in_source = covered_bigrams(bigrams, (p.words for p in stages[1]))
+            counts["reference_bigrams"] = len(in_source)
+            counts["reference_bigrams_kept"] = len(covered_bigrams(in_source, kept_words))
+        return counts
+
+    def _token_counts(self, unit: str, sizes: list[int], rows: list[Row]) -> Counter[str]:
+        """Count the tokens of texts that have ``sizes`` tokens before truncation; ``unit`` names the texts."""
+        return Counter(
+            {
+                f"{unit}_cut": sum(size > self.recipe.paragraph_tokens for size in sizes),
+                "tokens": sum(sizes),
+                "tokens_cut": sum(sizes) - sum(len(row["ids"]) for row in rows),
+            }
+        )
 
 
-def _paragraph_row(
-    cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer, ranker: LearnedRanker | None, whole: bool
-) -> tuple[Row, Counter[str]]:
-    paragraphs = list(paragraphs_of(cluster, recipe.paragraph_separator))
-    if not paragraphs:
-        raise Rejected("no text in the documents")
-    cleaned, repeated = clean_paragraphs(cluster, paragraphs, recipe)
-    ranked, scores = _rank(cluster, cleaned, recipe, vocabulary, ranker)
-    kept = ranked[: None if recipe.kind == "ranking" else recipe.max_paragraphs]
-    row, tokens, encoded = _encode_paragraphs(cluster, kept, scores[: len(kept)], recipe, vocabulary, whole)
-    num_words = sum(len(p.words) for p in ranked)
-    counts = repeated + Counter(
-        paragraphs_found=len(paragraphs),
-        paragraphs_cleaned_away=len(paragraphs) - len(cleaned),
-        paragraphs_ranked_out=len(ranked) - len(kept),
-        words_cleaned_away=sum(len(p.words) for p in paragraphs) - sum(len(p.words) for p in cleaned),
-        paragraphs_cut=int((tokens > recipe.paragraph_tokens).sum()),
-        words=num_words,
-        words_ranked_out=num_words - sum(len(p.words) for p in kept),
-        tokens=int(tokens.sum()),
-        tokens_cut=int(tokens.sum()) - len(row["ids"]),
-        without_summary=int(not len(row["target_ids"])),
-        without_title=int(not cluster.title),
-    )
-    if whole:
-        kept_words, all_words = [p.words for p in encoded], [p.words for p in cleaned]
-        counts += bigram_counts(row, tokens.tolist(), kept_words, all_words, recipe, vocabulary)
-        counts += language_counts(cluster)
-    return row, counts
+def encode_heads(texts: Sequence[str], max_tokens: int, vocabulary: Tokenizer, how: Normalization) -> list[list[int]]:
+    """Return the ids of texts, normalized by ``how``; long ones may lack ids after the first ``max_tokens``."""
+    return vocabulary.encode_all([normalize(readable_head(text, max_tokens), how) for text in texts])
 
 
-def _rank(
-    cluster: Cluster,
-    paragraphs: list[Paragraph],
-    recipe: Recipe,
-    vocabulary: Tokenizer,
-    ranker: LearnedRanker | None,
-) -> tuple[list[Paragraph], np.ndarray]:
-    """Return the paragraphs and their scores, best first; long paragraphs are split if the recipe splits them."""
-    if recipe.long_paragraphs == "split":
-        paragraphs = list(split_paragraphs(cluster, paragraphs, recipe, vocabulary))
-    if ranker:
-        scores = ranker.scores(cluster.title, [p.text for p in paragraphs])
-    else:
-        scores = rank_scores(recipe.ranker, words(cluster.title), [p.words for p in paragraphs])
-    order = best_first(scores)
-    ranked, scores = [paragraphs[i] for i in order], scores[order]
-    if recipe.long_paragraphs == "split":  # the title opens the first paragraph and takes some of its tokens
-        room = recipe.paragraph_tokens - len(_encode_title(cluster, recipe, vocabulary))
-        first = list(split_paragraphs(cluster, ranked[:1], recipe, vocabulary, room))
-        ranked, scores = first + ranked[1:], np.concatenate([scores[:1].repeat(len(first)), scores[1:]])
-    return ranked, scores
+def readable_head(text: str, max_tokens: int) -> str:
+    """Return the head of ``text`` that surely holds its first ``max_tokens`` tokens."""
+    return next(pieces(text, _CHARACTERS_PER_TOKEN * max_tokens))
 
 
-def _encode_title(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) -> list[int]:
-    """Return the ids of the title, which opens paragraph 0 as a sentence and takes at most half of its tokens."""
-    head = next(pieces(cluster.title, _max_characters(recipe)))
-    ids = vocabulary.encode(normalize(head, recipe.normalize))
-    return [*ids[: recipe.paragraph_tokens // 2], *vocabulary.marks.title_end]
-
-
-def _max_characters(recipe: Recipe) -> int:
-    return max(_MIN_CHARACTERS, _CHARACTERS_PER_TOKEN * recipe.paragraph_tokens)
-
-
-def _encode_paragraphs(
-    cluster: Cluster,
-    paragraphs: list[Paragraph],
-    scores: np.ndarray,
-    recipe: Recipe,
-    vocabulary: Tokenizer,
-    whole: bool,
-) -> tuple[Row, np.ndarray, list[Paragraph]]:
-    """Return the row, [M] the tokens of each paragraph before truncation, and the paragraphs that have tokens.
-
-    Unless ``whole``, the tokens of a very long paragraph are only counted as far as needed.
-    """
-    most = _max_characters(recipe)
-    tokenized = vocabulary.encode_sentences([next(pieces(p.text, most)) for p in paragraphs], recipe.normalize)
-    real = [i for i, sentences in enumerate(tokenized) if any(sentences)]
-    if not real:
-        raise Rejected("no text in the documents")
-    paragraphs, tokenized = [paragraphs[i] for i in real], [tokenized[i] for i in real]
-    tokenized[0] = [_encode_title(cluster, recipe, vocabulary), *tokenized[0]]
-    ids, paragraph_offsets, sentence_offsets = _flatten(tokenized, recipe.paragraph_tokens)
-    edges = NO_EDGES
-    if recipe.graph == "similarity":
-        edges = similarity_graph([p.words for p in paragraphs])
-    elif recipe.graph == "discourse":
-        edges = discourse_graph([p.text for p in paragraphs], [(p.document, p.position) for p in paragraphs])
-    row: Row = {
-        **_cluster_columns(cluster, recipe, vocabulary),
-        **_source_columns([(p.document, p.number, p.start, p.end, p.text) for p in paragraphs]),
-        "ids": ids,
-        "title_tokens": len(tokenized[0][0]),
-        "paragraph_offsets": paragraph_offsets,
-        "sentence_offsets": sentence_offsets,
-        "rank_score": scores[real].astype(np.float32),
-        "graph_row": edges[0],
-        "graph_col": edges[1],
-        "graph_value": edges[2],
-    }
-    unread = (islice(pieces(p.text, most), 1, None if whole else 1) for p in paragraphs)
-    extra = [sum(len(vocabulary.encode(normalize(text, recipe.normalize))) for text in texts) for texts in unread]
-    sizes = np.array([sum(map(len, sentences)) + more for sentences, more in zip(tokenized, extra, strict=True)])
-    return row, sizes, paragraphs
-
-
-def _flatten(paragraphs: list[list[list[int]]], max_tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids [S], paragraph offsets and sentence offsets; each paragraph is truncated to ``max_tokens``."""
-    ids: list[int] = []
-    paragraph_offsets, sentence_offsets = [0], []
-    for paragraph in paragraphs:
-        end = len(ids) + max_tokens
-        for sentence in paragraph:
-            if sentence and len(ids) < end:
-                sentence_offsets.append(len(ids))
-                ids += sentence[: end - len(ids)]
-        paragraph_offsets.append(len(ids))
-    sentence_offsets.append(len(ids))
-    return np.array(ids, np.int32), np.array(paragraph_offsets, np.int32), np.array(sentence_offsets, np.int32)
-
-
-# Columns that all kinds share
-
-
-def _cluster_columns(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) -> Row:
-    """Return id, title, document names, references and kept fields. Raises Rejected if a field is not JSON."""
-    targets = [(text, vocabulary.encode_summary(text, recipe.normalize)) for text in cluster.summaries]
-    empty = 2 + len(vocabulary.marks.target_prefix)  # start and end
-    targets = [(text, ids) for text, ids in targets if len(ids) > empty]
-    (summary, target), *others = targets or [("", [])]
-    extra = {name: cluster.raw[name] for name in recipe.keep if cluster.raw.get(name)}
-    try:
-        extra_json = json.dumps(extra) if extra else ""
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Rejected("a kept field cannot be written as JSON", str(error)) from None
-    return {
-        "id": cluster.id,
-        "title": cluster.title,
-        "source": [name for name, _ in cluster.documents],
-        "target_ids": np.array(target, np.int32),
-        "summary": summary,
-        "other_target_ids": np.array([*chain.from_iterable(ids for _, ids in others)], np.int32),
-        "other_target_offsets": np.cumsum([0, *(len(ids) for _, ids in others)] if others else [], dtype=np.int32),
-        "other_summaries": [text for text, _ in others],
-        "extra": extra_json,
-    }
-
-
-def _source_columns(spans: Sequence[tuple[int, int, int, int, str]]) -> Row:
+def _place_columns(texts: Sequence[tuple[int, int, int, int, str]]) -> Row:
     """Return the columns for M texts of (document, paragraph, first character, last character + 1, text)."""
-    documents, paragraphs, starts, ends, texts = zip(*spans, strict=True) if spans else ((),) * 5
+    documents, paragraphs, starts, ends, contents = zip(*texts, strict=True) if texts else ((),) * 5
     return {
         "document": np.array(documents, np.int32),
         "paragraph": np.array(paragraphs, np.int32),
         "char_start": np.array(starts, np.int32),
         "char_end": np.array(ends, np.int32),
-        "text": [*texts],
+        "text": [*contents],
     }
-
-
-# Clusters of ids
-
-
-def _with_texts(raw: Mapping[str, Any], vocabulary: Tokenizer) -> Mapping[str, Any]:
-    """Return a cluster of ids as texts, any other as it is. Raises Rejected if ids are wrong."""
-    return _decode(raw, *_read_ids(raw, vocabulary), vocabulary) if IDS in raw else raw
-
-
-def _read_ids(raw: Mapping[str, Any], vocabulary: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the ids of each paragraph, and of the summary."""
-    if vocabulary.marks != PUBLISHED:
-        raise Rejected("rows of ids are in the pieces of a SentencePiece vocabulary", "with <T>, <S> and </S>")
-    if not isinstance(raw[IDS], list):
-        raise Rejected("paragraphs of ids are no list of lists")
-    paragraphs = [_id_array(ids, vocabulary) for ids in raw[IDS]]
-    if not any(map(len, paragraphs)):
-        raise Rejected("no text in the documents")
-    if not len(paragraphs[0]):  # the first paragraph with ids opens with the title
-        paragraphs.sort(key=lambda ids: not len(ids))
-    return paragraphs, _id_array(raw.get("target_ids") or [], vocabulary)
-
-
-def _id_array(values: Any, vocabulary: Tokenizer) -> np.ndarray:
-    try:
-        ids = np.asarray(values if len(values) else np.empty(0, np.int64))
-    except (ValueError, TypeError):
-        raise Rejected("paragraphs of ids are no list of lists") from None
-    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise Rejected("ids are no whole numbers")
-    if len(ids) and not 0 <= ids.min() <= ids.max() < len(vocabulary):
-        raise Rejected("an id is not of the vocabulary", f"{ids.min()} to {ids.max()} of {len(vocabulary)} pieces")
-    return ids
-
-
-def _decode(
-    raw: Mapping[str, Any], paragraphs: list[np.ndarray], target: np.ndarray, vocabulary: Tokenizer
-) -> dict[str, Any]:
-    """Return the cluster as texts: the title (which opens the first paragraph), the paragraphs, and the summary."""
-    num_title = title_tokens(paragraphs[0])
-    texts = raw.get("paragraph_texts")
-    if not isinstance(texts, list) or len(texts) != len(paragraphs):
-        without_title = [paragraphs[0][num_title:], *paragraphs[1:]]
-        texts = [vocabulary.decode(ids.tolist()) for ids in without_title]
-    used = (IDS, "target_ids", "paragraph_texts", "graphs")
-    others = {name: value for name, value in raw.items() if name not in used}
-    title = raw.get("title") or vocabulary.decode(paragraphs[0][:num_title].tolist())
-    summary = others.get("summary") or "\n".join(vocabulary.sentences(target.tolist()))
-    return others | {"title": title, "paragraphs": texts, "summary": summary}
-
-
-def _row_of_ids(raw: Mapping[str, Any], recipe: Recipe, vocabulary: Tokenizer) -> tuple[Row, Counter[str]]:
-    """Return the row of a cluster of ids, which has the best paragraph first, and its counts."""
-    paragraphs, target = _read_ids(raw, vocabulary)
-    cluster = read_cluster(_decode(raw, paragraphs, target, vocabulary))
-    marks = vocabulary.marks
-    if len(target) and (target[0] != marks.start or target[-1] != marks.end):
-        raise Rejected("target ids do not begin with <S> and end with </S>")
-    real = [number for number, ids in enumerate(paragraphs) if len(ids)]
-    kept = real[: recipe.max_paragraphs]
-    sizes = [len(paragraphs[number]) for number in kept]
-    truncated = [paragraphs[number][: recipe.paragraph_tokens] for number in kept]
-    offsets = np.cumsum([0, *map(len, truncated)]).astype(np.int32)
-    texts = [cluster.documents[number][1] for number in kept]
-    edges = _edges_between(raw, recipe, kept)
-    row: Row = {
-        **_cluster_columns(cluster, recipe, vocabulary),
-        **_source_columns([(number, 0, 0, len(text), text) for number, text in zip(kept, texts, strict=True)]),
-        "target_ids": target.astype(np.int32),
-        "ids": np.concatenate(truncated).astype(np.int32),
-        "title_tokens": title_tokens(truncated[0]),
-        "paragraph_offsets": offsets,
-        "sentence_offsets": offsets,
-        "rank_score": np.zeros(len(kept), np.float32),
-        "graph_row": edges[0],
-        "graph_col": edges[1],
-        "graph_value": edges[2],
-    }
-    num_words = [len(text.split()) for _, text in cluster.documents]
-    counts = Counter(
-        paragraphs_found=len(real),
-        paragraphs_ranked_out=len(real) - len(kept),
-        paragraphs_cut=sum(size > recipe.paragraph_tokens for size in sizes),
-        words=sum(num_words),
-        words_ranked_out=sum(num_words) - sum(num_words[number] for number in kept),
-        tokens=sum(sizes),
-        tokens_cut=sum(sizes) - len(row["ids"]),
-        without_summary=int(not len(target)),
-    )
-    all_words = [words(text) for _, text in cluster.documents]
-    kept_words = [all_words[number] for number in kept]
-    counts += bigram_counts(row, sizes, kept_words, all_words, recipe, vocabulary)
-    return row, counts + language_counts(cluster)
 
 
 def _edges_between(raw: Mapping[str, Any], recipe: Recipe, kept: Sequence[int]) -> Edges:
@@ -363,37 +345,22 @@ def _edges_between(raw: Mapping[str, Any], recipe: Recipe, kept: Sequence[int]) 
     return rows.astype(np.int16), columns.astype(np.int16), values[rows, columns]
 
 
-# Rows of sentences
+def _language_counts(cluster: Cluster) -> Counter[str]:
+    """Count the languages of a few documents, evenly sampled from the cluster."""
+    texts = [text for _, text in cluster.documents[:: -(-len(cluster.documents) // _SAMPLED)] if text.strip()]
+    middles = [max(len(text) - _CHARACTERS, 0) // 2 for text in texts]
+    samples = (text[start : start + _CHARACTERS] for text, start in zip(texts, middles, strict=True))
+    return Counter(LANGUAGE + language(sample) for sample in samples)
 
 
-def _extraction_row(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) -> tuple[Row, Counter[str]]:
-    """Return the sentences of a cluster with their ``labels``, and its counts.
-
-    Clones of the summary stay, because extraction has to find them. Raises Rejected if there is no sentence.
-    """
-    everything = passages(cluster)
-    sentences, ids = _encode_sentences(everything[:MAX_SENTENCES], recipe, vocabulary)
-    row = _cluster_columns(cluster, recipe, vocabulary) | _sentence_columns(sentences, ids, recipe)
-    references = [words(text) for text in (row["summary"], *row["other_summaries"]) if text]
-    heads = [words(readable_head(sentence.quote, recipe.paragraph_tokens)) for sentence in sentences]
-    row["labels"] = greedy_labels(heads, references)
-    counts = _sentence_counts(cluster, everything, ids, recipe)
-    counts["words_ranked_out"] = sum(count_words(sentence.quote) for sentence in everything[MAX_SENTENCES:])
-    counts["without_summary"] = int(not references)
-    return row, counts
-
-
-def _pretraining_rows(cluster: Cluster, recipe: Recipe, vocabulary: Tokenizer) -> tuple[list[Row], Counter[str]]:
-    """Return rows of at most 30 sentences of one document. A longer document gives several, about equally long."""
-    sentences, ids = _encode_sentences(passages(cluster), recipe, vocabulary)
-    common = _cluster_columns(cluster, recipe, vocabulary)
-    rows = [
-        common
-        | _sentence_columns(sentences[part], ids[part], recipe)
-        | {"id": f"{cluster.id}.{number}", "target_ids": np.empty(0, np.int32), "summary": ""}
-        for number, part in enumerate(_document_parts([sentence.document for sentence in sentences]), 1)
-    ]
-    return rows, _sentence_counts(cluster, sentences, ids, recipe)
+def _document_parts(
+    sentences: Sequence[tuple[Passage, list[int]]],
+) -> Iterator[Sequence[tuple[Passage, list[int]]]]:
+    """Yield runs of at most 30 sentences of the same document, about equally long."""
+    for _, group in groupby(sentences, key=lambda pair: pair[0].document):
+        run = [*group]
+        for part in np.array_split(np.arange(len(run)), -(-len(run) // _PRETRAINING_SENTENCES)):
+            yield run[part[0] : part[-1] + 1]
 
 
 def as_sentences(row: Row) -> Row:
@@ -406,13 +373,13 @@ def as_sentences(row: Row) -> Row:
     order = np.lexsort((row["char_start"], row["document"])).tolist()
     documents = [[*group] for _, group in groupby(order, key=lambda number: int(row["document"][number]))]
     texts = [("", _document_text(row, numbers)) for numbers in documents]
-    spans = []
+    places = []
     for sentence in passages(Cluster(row["id"], row["title"], texts, False, [], {})):
         numbers = documents[sentence.document]  # the paragraphs of the document, in order
         number = numbers[np.searchsorted(row["char_start"][numbers], sentence.start, "right") - 1]
         document, paragraph = row["document"][number], row["paragraph"][number]
-        spans.append((document, paragraph, sentence.start, sentence.end, sentence.quote))
-    return row | _source_columns(spans)
+        places.append((document, paragraph, sentence.start, sentence.end, sentence.quote))
+    return row | _place_columns(places)
 
 
 def _document_text(row: Row, numbers: list[int]) -> str:
@@ -426,52 +393,3 @@ def _document_text(row: Row, numbers: list[int]) -> str:
         text += ("\n\n"[:gap] if is_next else "").ljust(gap) + row["text"][number]
         paragraph = row["paragraph"][number]
     return text
-
-
-def _document_parts(documents: Sequence[int]) -> Iterator[slice]:
-    """Yield runs of at most 30 sentences with the same document."""
-    for _, group in groupby(range(len(documents)), key=documents.__getitem__):
-        run = [*group]
-        for part in np.array_split(run, -(-len(run) // _PRETRAINING_SENTENCES)):
-            yield slice(int(part[0]), int(part[-1]) + 1)
-
-
-def _encode_sentences(
-    sentences: Sequence[Passage], recipe: Recipe, vocabulary: Tokenizer
-) -> tuple[list[Passage], list[list[int]]]:
-    """Return the sentences that have tokens, and their ids without truncation."""
-    heads = [readable_head(sentence.quote, recipe.paragraph_tokens) for sentence in sentences]
-    encoded = vocabulary.encode_all([normalize(head, recipe.normalize) for head in heads])
-    pairs = [(sentence, ids) for sentence, ids in zip(sentences, encoded, strict=True) if ids]
-    if not pairs:
-        raise Rejected("no text in the documents")
-    return [sentence for sentence, _ in pairs], [ids for _, ids in pairs]
-
-
-def readable_head(text: str, max_tokens: int) -> str:
-    """Return the head of ``text`` that surely holds its first ``max_tokens`` tokens."""
-    return next(pieces(text, _CHARACTERS_PER_TOKEN * max_tokens))
-
-
-def _sentence_columns(sentences: Sequence[Passage], ids: Sequence[list[int]], recipe: Recipe) -> Row:
-    truncated = [sentence_ids[: recipe.paragraph_tokens] for sentence_ids in ids]
-    return {
-        **_source_columns([(s.document, s.paragraph, s.start, s.end, s.quote) for s in sentences]),
-        "ids": np.concatenate(truncated).astype(np.int32),
-        "title_tokens": 0,
-        "paragraph_offsets": np.cumsum([0, *map(len, truncated)], dtype=np.int32),
-    }
-
-
-def _sentence_counts(
-    cluster: Cluster, sentences: Sequence[Passage], ids: Sequence[list[int]], recipe: Recipe
-) -> Counter[str]:
-    tokens = np.array([*map(len, ids)])
-    num_words = sum(count_words(sentence.quote) for sentence in sentences)
-    return language_counts(cluster) + Counter(
-        words_cleaned_away=max(sum(count_words(text) for _, text in cluster.documents) - num_words, 0),
-        sentences_cut=int((tokens > recipe.paragraph_tokens).sum()),
-        words=num_words,
-        tokens=int(tokens.sum()),
-        tokens_cut=int(np.maximum(tokens - recipe.paragraph_tokens, 0).sum()),
-    )

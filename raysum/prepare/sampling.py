@@ -4,9 +4,8 @@ Each source is sampled by one function call, on Ray by one task, so the driver o
 """
 
 import reprlib
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -14,11 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from raysum.errors import UserError
-from raysum.prepare.cluster import Cluster, read_cluster
+from raysum.prepare.cluster import IDS, Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.paragraphs import Paragraph, paragraphs_of
-from raysum.prepare.repeated import boilerplate, mark, paragraph_marks
-from raysum.prepare.row_builder import IDS
+from raysum.prepare.paragraphs import Paragraph, mark, paragraphs_of
+from raysum.prepare.shards import Failure
 from raysum.runtime.progress import bar, say
 from raysum.sources.find import RawSource
 from raysum.sources.record import Record, Rejected
@@ -26,6 +24,8 @@ from raysum.text.cleaning import Normalization, normalize
 from raysum.tokenizers.sentence_piece import TextSample, Vocabulary
 
 _BOILERPLATE_CLUSTERS = 5000  # sampled; with 525 paragraphs each they take half a minute and 50 MB
+_MIN_CLUSTERS = 5  # that contain a boilerplate paragraph
+_MAX_MARKS = 2000  # most frequent paragraphs of boilerplate: 40 kB of the recipe
 _Found = TypeVar("_Found")
 
 
@@ -51,9 +51,8 @@ def find_boilerplate(sources: list[RawSource], config: PrepareConfig, on_ray: bo
     if config.boilerplate is None:
         return None
     sample = partial(_sample_paragraphs, config=config, most=-(-_BOILERPLATE_CLUSTERS // len(sources)))
-    marks = boilerplate(
-        chain.from_iterable(_each_source(partial(_sample_marks, sample=sample), sources, on_ray)), config.boilerplate
-    )
+    clusters = chain.from_iterable(_each_source(partial(_sample_marks, sample=sample), sources, on_ray))
+    marks = boilerplate(clusters, config.boilerplate)
     message = f"{len(marks)} paragraphs are boilerplate: they are in at least {config.boilerplate:.2%} of the clusters"
     if marks:
         paragraphs = chain.from_iterable(chain.from_iterable(map(sample, sources)))
@@ -63,6 +62,22 @@ def find_boilerplate(sources: list[RawSource], config: PrepareConfig, on_ray: bo
     return marks
 
 
+def boilerplate(clusters: Iterable[np.ndarray], share: float) -> list[str]:
+    """Return the marks that are in at least a ``share`` (0 to 1) of the clusters, and in at least five clusters.
+
+    ``clusters`` are the results of :func:`paragraph_marks`. The most frequent come first, at most 2,000.
+    """
+    parts = list(clusters)
+    marks, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]), return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_MAX_MARKS]
+    return [f"{marks[at]:016x}" for at in order if counts[at] >= max(_MIN_CLUSTERS, share * len(parts))]
+
+
+def paragraph_marks(cluster: Iterable[Sequence[str]]) -> np.ndarray:
+    """Return the distinct marks of a cluster's paragraphs, which are lists of words, as numbers."""
+    return np.unique(np.array([int(mark(words), 16) for words in cluster], np.uint64))
+
+
 def _each_source(work: Callable[[RawSource], _Found], sources: Iterable[RawSource], on_ray: bool) -> Iterator[_Found]:
     """Yield ``work(source)`` of each source in order, with one task per CPU at a time ``on_ray``."""
     if not on_ray:
@@ -70,36 +85,20 @@ def _each_source(work: Callable[[RawSource], _Found], sources: Iterable[RawSourc
         return
     import ray
 
-    task: Any = ray.remote(num_cpus=1)(_reported)
-    pending = deque[Any]()
-    for source in sources:
-        if len(pending) >= ray.cluster_resources()["CPU"]:
-            yield _result(ray.get(pending.popleft()))
-        pending.append(task.remote(work, source))
+    def run(source: RawSource) -> _Found | Failure:
+        try:
+            return work(source)
+        except Exception as error:
+            return Failure.of(error)
+
+    task, remaining = ray.remote(num_cpus=1)(run), iter(sources)
+    pending = deque(map(task.remote, islice(remaining, max(1, int(ray.cluster_resources()["CPU"])))))
     while pending:
-        yield _result(ray.get(pending.popleft()))
-
-
-def _reported(work: Callable[[RawSource], _Found], source: RawSource) -> tuple[_Found | None, str, str]:
-    """Return the result, the message of a UserError, and the traceback of another error.
-
-    Ray cannot send an exception with invalid Unicode in its text and would wait forever.
-    """
-    try:
-        return work(source), "", ""
-    except UserError as error:
-        return None, str(error), ""
-    except Exception:
-        return None, "", traceback.format_exc()
-
-
-def _result(reported: tuple[_Found | None, str, str]) -> _Found:
-    found, problem, fault = reported
-    if problem:
-        raise UserError(problem)
-    if fault:
-        raise RuntimeError(f"a task of prepare failed:\n{fault}")
-    return found  # type: ignore[return-value]  # only a failure has none
+        found: Any = ray.get(pending.popleft())
+        pending.extend(map(task.remote, islice(remaining, 1)))
+        if isinstance(found, Failure):
+            found.throw()
+        yield found
 
 
 def _sample_text(source: RawSource, config: PrepareConfig) -> tuple[TextSample, bool, str]:

@@ -2,7 +2,8 @@
 
 Each source is read in chunks of one split, and each chunk becomes one shard. On Ray, reading a source and writing a
 shard are tasks. Only counters return to the driver, so its memory does not grow with the corpus, and the memory of a
-task does not grow with its source.
+task does not grow with its source. The same sources and settings always give the same chunks, and a finished chunk has
+a note with the results of its clusters and the checksums of its files: after a kill, chunks with a note are skipped.
 """
 
 import json
@@ -10,34 +11,32 @@ import pickle
 import reprlib
 import shutil
 import traceback
-from collections import ChainMap, Counter
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import numpy as np
-from pandas.util import hash_array
+import pandas as pd
 
 from raysum.data.dataset import REJECTED, ROW_GROUP, VOCABULARY
 from raysum.data.rows import Row, table_of
 from raysum.data.writer import DatasetWriter, Shard
 from raysum.errors import UserError
 from raysum.prepare.config import PrepareConfig
-from raysum.prepare.corpus_stats import teacher_counts
 from raysum.prepare.passages import MAX_SENTENCES
-from raysum.prepare.resume import Part, end_of_shards, read_note, write_note
-from raysum.prepare.row_builder import prepare_rows
+from raysum.prepare.row_builder import RowBuilder
+from raysum.runtime.checksums import check_file, checksum
 from raysum.runtime.placement import share
 from raysum.runtime.processes import configure_process, quiet_data
 from raysum.runtime.progress import bar, say
+from raysum.runtime.storage import read_json, write_text
 from raysum.sources.find import RawSource
 from raysum.sources.record import SPLITS, Record, Rejected
 
-if TYPE_CHECKING:
-    from raysum.prepare.learned import LearnedRanker
-
+NOTE = ".done"  # suffix of the note of a finished chunk
+_FILES = (".shard", ".npy", ".rejected")  # of a chunk, as far as it has them
 _CHUNK_ROWS = 16 * ROW_GROUP
 # Maximum characters of raw clusters in a chunk. The first chunks of a source are smaller, so that a small corpus gives
 # work to every core.
@@ -46,6 +45,38 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 4 << 20, 32 << 20
 # They must differ, because Ray Data would fuse equal steps and prepare each source on one core.
 _READING, _WRITING = 0.1, 0.9
 _TOO_LARGE = "too large for the memory"
+_TEACHER, _MAX_NAME = "summaries by ", 200  # prefix of the counts of references by teachers; characters of a name
+
+
+@dataclass
+class Part:
+    """The progress of a chunk: its shard and the results of its clusters."""
+
+    shard: Shard
+    kept: int = 0  # clusters that gave rows
+    rejected: Counter[str] = field(default_factory=Counter)
+    size: int = 0  # bytes of text read from the source
+    first_rejected: dict[str, str] = field(default_factory=dict)  # position and detail by reason
+
+    @property
+    def clusters(self) -> int:
+        return self.kept + self.rejected.total()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error of a task. Ray cannot send an exception with invalid Unicode in its text and would wait forever."""
+
+    message: str
+    is_mistake: bool  # of the user
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        is_mistake = isinstance(error, UserError)
+        return cls(str(error) if is_mistake else traceback.format_exc(), is_mistake)
+
+    def throw(self) -> NoReturn:
+        raise UserError(self.message) if self.is_mistake else RuntimeError(f"a task of prepare failed:\n{self.message}")
 
 
 def write_shards(
@@ -59,31 +90,26 @@ def write_shards(
     parts, size = [], sum(source.size for source in sources)
     with bar(total=size, label="prepare", unit="B") as progress:
         for part in (_run_on_ray if on_ray else _run_here)(sources, writer, config):
-            if part.problem:
-                raise UserError(part.problem)
-            if part.fault:
-                raise RuntimeError(f"a task of prepare failed:\n{part.fault}")
             parts.append(part)
             progress.update(min(part.size, size - progress.n))
         progress.update(size - progress.n)  # the sizes of records are estimates
     parts.sort(key=lambda part: part.shard.name)
     rows_in = sum(part.clusters for part in parts)
     rejected = _collect_rejected(parts, writer, config, rejected_file)
-    if without := sum(part.shard.counts["without_summary"] for part in parts):
-        say(f"{without} of {rows_in} clusters have no `summary`: training cannot use them")
-    without = sum(part.shard.counts["without_title"] for part in parts)
-    if without and config.ranker == "tfidf":
-        say(f"{without} of {rows_in} clusters have no `title`: LexRank orders their paragraphs, unless --ranker none")
     shards = [part.shard for part in parts]
-    kept_words = _kept_words(sum((shard.counts for shard in shards), Counter[str]()), config)
+    counts = sum((shard.counts for shard in shards), Counter[str]())
+    if without := counts["without_summary"]:
+        say(f"{without} of {rows_in} clusters have no `summary`: training cannot use them")
+    if (without := counts["without_title"]) and config.ranker == "tfidf":
+        say(f"{without} of {rows_in} clusters have no `title`: LexRank orders their paragraphs, unless --ranker none")
     paths = [source.name.encode(errors="backslashreplace").decode() for source in sources]
-    entries = {"rows_in": rows_in, "rejected": dict(rejected.most_common()), "words_kept": kept_words}
+    entries = {"rows_in": rows_in, "rejected": dict(rejected.most_common()), "words_kept": _kept_words(counts, config)}
     if config.kind != "pretraining":  # the kind with several rows per cluster
         entries["repeated_ids"] = _repeated_ids(writer, shards)
     writer.finish(shards, sources=paths, **entries)
-    for part in parts:
-        _rejected_file(writer, part).unlink(missing_ok=True)
-    end_of_shards(writer.folder)
+    for pattern in ("*.rejected", f"*{NOTE}", "*.partial"):
+        for file in writer.folder.glob(pattern):
+            file.unlink()
 
 
 def _collect_rejected(
@@ -94,7 +120,7 @@ def _collect_rejected(
     with joined.open("wb") as file:
         for part in parts:
             if part.rejected:
-                file.write(_rejected_file(writer, part).read_bytes())
+                file.write((writer.folder / f"{part.shard.name}.rejected").read_bytes())
     rows_in = sum(part.clusters for part in parts)
     rejected, most = sum((part.rejected for part in parts), Counter[str]()), config.max_rejected
     if rejected.total() > most * rows_in or rejected.total() == rows_in:
@@ -111,13 +137,12 @@ def _collect_rejected(
 
 def _repeated_ids(writer: DatasetWriter, shards: list[Shard]) -> int:
     """Report and return the number of clusters with the id of an earlier one, in any split."""
-    ids = [writer.ids(shard) for shard in shards if shard.rows]
-    hashes, counts = np.unique(np.concatenate([hash_array(part) for part in ids]), return_counts=True)
-    repeated = int(counts.sum() - len(counts))
-    if repeated:
-        id = next(id for part in ids for id in part[np.isin(hash_array(part), hashes[counts > 1])])
-        say(f"{repeated} of {counts.sum()} clusters have the id of another, such as {id!r}: make ids unique")
-    return repeated
+    ids = pd.Series(np.concatenate([writer.ids(shard) for shard in shards if shard.rows]))
+    repeated = ids[ids.duplicated()]
+    if len(repeated):
+        count = f"{len(repeated)} of {len(ids)} clusters"
+        say(f"{count} have the id of another, such as {repeated.iloc[0]!r}: make ids unique")
+    return len(repeated)
 
 
 def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
@@ -139,47 +164,79 @@ def _kept_words(counts: Counter[str], config: PrepareConfig) -> float:
     return round(kept, 4)
 
 
-def _run_here(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
-    ranker = _ranker_of(writer)
-    for number, source in enumerate(sources):
-        for part, records in _read_chunks(number, source, config):
-            yield _finished_chunk(part, records, writer, ranker)
+class _ChunkWriter:
+    """Writes chunks, as an actor if they need a learned ranker, which it loads once."""
 
+    def __init__(self, writer: DatasetWriter, is_actor: bool = False):
+        if is_actor:
+            configure_process(1, neighbours=1)
+        ranker = None
+        if writer.recipe.ranker == "learned":
+            from raysum.prepare.learned import LearnedRanker  # loads torch
 
-def _ranker_of(writer: DatasetWriter) -> "LearnedRanker | None":
-    """Return the learned ranker in the folder of ``writer``; None if its recipe has none."""
-    if writer.recipe.ranker != "learned":
-        return None
-    from raysum.prepare.learned import LearnedRanker  # loads torch
-
-    return LearnedRanker.beside(writer.folder / VOCABULARY, writer.recipe)
-
-
-class _Writing:
-    """An actor that writes chunks with a learned ranker and loads the ranker once."""
-
-    def __init__(self, writer: DatasetWriter):
-        configure_process(1, neighbours=1)
-        self.writer, self.ranker = writer, _ranker_of(writer)
+            ranker = LearnedRanker.beside(writer.folder / VOCABULARY, writer.recipe)
+        self._writer, self._builder = writer, RowBuilder(writer.recipe, writer.vocabulary, ranker)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return _written(row, self.writer, self.ranker)
+        """Return the part or failure of a chunk, both pickled for Ray."""
+        chunk = pickle.loads(row["chunk"])  # written by read, on the same cluster
+        try:
+            return {"part": pickle.dumps(chunk if isinstance(chunk, Failure) else self.finished(*chunk))}
+        except Exception as error:
+            return {"part": pickle.dumps(Failure.of(error))}
+
+    def finished(self, part: Part, records: list[Record]) -> Part:
+        """Return the finished ``part``: of an earlier start if there is one, or written now."""
+        folder, name = self._writer.folder, part.shard.name
+        if (earlier := _read_note(folder, name)) is not None:
+            return earlier
+        rows, rejected, counts = list[Row](), list[str](), Counter[str]()
+        for record in records:
+            try:
+                rows += self._rows(record, counts)
+                part.kept += 1
+            except (Rejected, MemoryError) as error:
+                problem = error if isinstance(error, Rejected) else Rejected(_TOO_LARGE, str(error))
+                part.rejected[problem.reason] += 1
+                position = ", ".join(filter(None, (record.where, problem.detail)))
+                part.first_rejected.setdefault(problem.reason, position)
+                line = {"where": record.where, "reason": problem.reason, "detail": problem.detail, "row": record.raw}
+                rejected.append(json.dumps(line, default=str) + "\n")
+        try:
+            if rejected:
+                (folder / f"{name}.rejected").write_text("".join(rejected), encoding="utf-8")
+            if rows:
+                part.shard = self._writer.add(name, part.shard.split, [table_of(rows, self._writer.kind)])
+                part.shard.counts = counts
+            _write_note(folder, part)
+        except OSError as error:
+            reason = f"cannot write to {folder.parent} ({error.strerror})"
+            raise UserError(f"{reason}; free space there or choose another --out") from None
+        return part
+
+    def _rows(self, record: Record, counts: Counter[str]) -> list[Row]:
+        """Return the rows of a cluster and add to ``counts``. Raises Rejected if it gives none."""
+        raw = record.cluster()
+        rows, cluster_counts = self._builder.rows(raw)
+        has_summary = raw.get("summary") is not None or raw.get("summaries")
+        if self._writer.kind != "pretraining" and has_summary and not len(rows[0]["target_ids"]):
+            raise Rejected("summary is empty")
+        counts += cluster_counts
+        teacher = raw.get("teacher")  # model and prompt of `raysum teach`
+        if isinstance(teacher, dict) and raw.get("summary") and "model" in teacher:
+            counts[f"{_TEACHER}{teacher['model']}, prompt {teacher.get('prompt')}"[:_MAX_NAME]] += 1
+        return rows
 
 
-def _written(row: dict[str, Any], writer: DatasetWriter, ranker: "LearnedRanker | None" = None) -> dict[str, Any]:
-    part, records = pickle.loads(row["chunk"])  # written by read, on the same cluster
-    try:
-        part = _finished_chunk(part, records, writer, ranker)
-    except Exception:
-        part.fault = traceback.format_exc()
-    return {"part": pickle.dumps(part)}
+def _run_here(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
+    chunks = _ChunkWriter(writer)
+    for number, source in enumerate(sources):
+        for part, records in _read_chunks(number, source, config):
+            yield chunks.finished(part, records)
 
 
 def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
-    """Yield the parts in any order.
-
-    Tasks never raise: Ray cannot send an exception with invalid Unicode in its text and would wait forever.
-    """
+    """Yield the parts in any order."""
     import ray.data
 
     quiet_data()
@@ -188,8 +245,8 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
         try:
             for chunk in _read_chunks(row["source"], sources[row["source"]], config):
                 yield {"chunk": pickle.dumps(chunk)}
-        except Exception:
-            yield {"chunk": pickle.dumps((Part(Shard("", ""), fault=traceback.format_exc()), []))}
+        except Exception as error:
+            yield {"chunk": pickle.dumps(Failure.of(error))}
 
     numbers = range(len(sources))
     dataset = ray.data.from_items([{"source": number} for number in numbers], override_num_blocks=len(numbers))
@@ -197,95 +254,66 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
     most = max(1, int(ray.cluster_resources()["CPU"]))
     # Without this limit, tasks of a tenth of a CPU would start ten processes per CPU before the first write.
     chunks = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(min(most, len(sources))))
-    pool: dict[str, Any] = {"fn": partial(_written, writer=writer)}
     if writer.recipe.ranker == "learned":
-        gpus = share("labeller", most).gpus
-        pool = {"fn": _Writing, "fn_constructor_args": (writer,), "concurrency": (1, most), "num_gpus": gpus}
+        pool: dict[str, Any] = {"concurrency": (1, most), "num_gpus": share("labeller", most).gpus}
+        pool |= {"fn": _ChunkWriter, "fn_constructor_args": (writer, True)}
+    else:
+        pool = {"fn": _ChunkWriter(writer).__call__}
     for row in chunks.map(num_cpus=_WRITING, **pool).iter_rows():
-        yield pickle.loads(row["part"])
+        part = pickle.loads(row["part"])
+        if isinstance(part, Failure):
+            part.throw()
+        yield part
 
 
 def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Iterator[tuple[Part, list[Record]]]:
-    """Yield the chunks of the source of that number; a damaged source ends with a part that has a problem."""
-    waiting: dict[str, list[Record]] = {split: [] for split in SPLITS}
+    """Yield the chunks of the source of that number. Raises UserError if the source is damaged."""
+    waiting = defaultdict[str, list[Record]](list)
     sizes, read, made = Counter[str](), Counter[str](), Counter[str]()
 
     def chunk(split: str) -> tuple[Part, list[Record]]:
-        records, waiting[split] = waiting[split], []
         made[split] += 1
-        part = Part(Shard(f"{split}-{number:06d}-{made[split]:06d}", split), size=read[split])
-        sizes[split] = read[split] = 0
-        return part, records
+        del sizes[split]
+        shard = Shard(f"{split}-{number:06d}-{made[split]:06d}", split)
+        return Part(shard, size=read.pop(split)), waiting.pop(split)
 
-    try:
-        for record in source.records():
-            split = config.choose_split(record, source.split)
-            if split is None:
-                value = reprlib.repr(record.raw["split"])
-                split, record = "train", replace(record, problem=f"split is none of {', '.join(SPLITS)}", detail=value)
-            waiting[split].append(record)
-            size = size_of(record.raw)
-            sizes[split] += size
-            read[split] += record.size or size
-            most = min(_FIRST_CHUNK * (1 + made[split]), _LARGEST_CHUNK)
-            if len(waiting[split]) == _CHUNK_ROWS or sizes[split] >= most:
-                yield chunk(split)
-    except UserError as error:
-        yield Part(Shard("", ""), problem=str(error)), []
-        return
-    for split in SPLITS:
-        if waiting[split]:
+    for record in source.records():
+        split = config.choose_split(record, source.split)
+        if split is None:
+            value = reprlib.repr(record.raw["split"])
+            split, record = "train", replace(record, problem=f"split is none of {', '.join(SPLITS)}", detail=value)
+        waiting[split].append(record)
+        size = _size_of(record.raw)
+        sizes[split] += size
+        read[split] += record.size or size
+        most = min(_FIRST_CHUNK * (1 + made[split]), _LARGEST_CHUNK)
+        if len(waiting[split]) == _CHUNK_ROWS or sizes[split] >= most:
             yield chunk(split)
+    yield from (chunk(split) for split in SPLITS if split in waiting)
 
 
-def size_of(raw: Any) -> int:
+def _size_of(raw: Any) -> int:
     """Return the approximate number of characters of a raw cluster's texts."""
     parts = [*raw.values()] if isinstance(raw, dict) else raw
-    return sum(map(size_of, parts)) if isinstance(parts, list) else len(str(parts))
+    return sum(map(_size_of, parts)) if isinstance(parts, list) else len(str(parts))
 
 
-def _finished_chunk(
-    part: Part, records: list[Record], writer: DatasetWriter, ranker: "LearnedRanker | None" = None
-) -> Part:
-    """Return the finished ``part``: of an earlier start if there is one, or written now."""
-    if (earlier := read_note(writer.folder, part.shard.name)) is None:
-        _write_chunk(part, records, writer, ranker)
-    return earlier or part
+def _write_note(folder: Path, part: Part) -> None:
+    """Write the note of a ``part`` with complete files. Raises OSError if the disk is full."""
+    files = [folder / (part.shard.name + suffix) for suffix in _FILES]
+    checksums = {file.name: checksum(file, flush=True) for file in files if file.exists()}
+    content = {"part": {**vars(part), "shard": vars(part.shard)}, "files": checksums}
+    write_text(folder / (part.shard.name + NOTE), json.dumps(content))  # which escapes invalid Unicode
 
 
-def _write_chunk(
-    part: Part, records: list[Record], writer: DatasetWriter, ranker: "LearnedRanker | None" = None
-) -> None:
-    """Write the rows and the rejected rows of a chunk, and count them in ``part``."""
-    rows, rejected, counts = list[Row](), list[str](), Counter[str]()
-    for record in records:
-        try:
-            raw = record.cluster()
-            cluster_rows, cluster_counts = prepare_rows(raw, writer.recipe, writer.vocabulary, ranker)
-            has_summary = raw.get("summary") is not None or raw.get("summaries")
-            if writer.kind != "pretraining" and has_summary and not len(cluster_rows[0]["target_ids"]):
-                raise Rejected("summary is empty")
-            rows += cluster_rows
-            part.kept += 1
-            counts += cluster_counts + teacher_counts(raw)
-        except (Rejected, MemoryError) as error:
-            reason, detail = (error.reason, error.detail) if isinstance(error, Rejected) else (_TOO_LARGE, str(error))
-            part.rejected[reason] += 1
-            part.first_rejected.setdefault(reason, ", ".join(filter(None, (record.where, detail))))
-            line = {"where": record.where, "reason": reason, "detail": detail, "row": record.raw}
-            rejected.append(json.dumps(line, default=str) + "\n")
+def _read_note(folder: Path, name: str) -> Part | None:
+    """Return the finished part of that ``name``; None if there is none, or if a file is missing or damaged."""
     try:
-        if rejected:
-            _rejected_file(writer, part).write_text("".join(rejected), encoding="utf-8")
-        if rows:
-            part.shard = writer.add(part.shard.name, part.shard.split, [table_of(rows, writer.kind)])
-            part.shard.counts = counts
-        if part.shard.name:
-            write_note(writer.folder, part)
-    except OSError as error:
-        folder = writer.folder.parent
-        part.problem = f"cannot write to {folder} ({error.strerror}); free space there or choose another --out"
-
-
-def _rejected_file(writer: DatasetWriter, part: Part) -> Path:
-    return writer.folder / f"{part.shard.name}.rejected"
+        content = read_json(folder / (name + NOTE))
+        for file, checksums in content["files"].items():
+            check_file(folder / file, checksums)
+        part, shard = content["part"], content["part"]["shard"]
+        shard = Shard(**shard | {"counts": Counter(shard["counts"])})
+        return Part(**part | {"shard": shard, "rejected": Counter(part["rejected"])})
+    except (UserError, KeyError, TypeError, AttributeError):
+        return None

@@ -6,7 +6,7 @@ import pytest
 from raysum.data.recipe import read_recipe
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.paragraphs import split_spans
-from raysum.prepare.row_builder import prepare_counted, prepare_example
+from raysum.prepare.row_builder import RowBuilder, prepare_example
 from raysum.text.cleaning import on_one_line
 
 README = "# Title\n\nOne block that was\nwrapped by its\nauthor.\n \nAnother one\r\n\r\n- a list\n- of two\n"
@@ -40,7 +40,7 @@ def test_a_new_recipe_loses_nothing_of_long_paragraphs_and_tells_where_each_piec
     raw = {"title": "Lisbon bridge", given: [f"{README}\n{review}", "Nothing else is known about the weather."]}
     choices = PrepareConfig(out="x", max_paragraphs=100, paragraph_tokens=40, min_words=1)
     new = choices.recipe(vocabulary.sha256, "none")
-    row, counts = prepare_counted(raw, new, vocabulary)
+    (row,), counts = RowBuilder(new, vocabulary).rows(raw)
     assert counts["tokens_cut"] == counts["words_ranked_out"] == 0 and counts["paragraphs_found"] < len(row["text"])
     assert max(np.diff(row["paragraph_offsets"])) <= 40
     held = sorted(zip(row["document"], row["char_start"], row["char_end"], row["text"], strict=True))
@@ -49,7 +49,7 @@ def test_a_new_recipe_loses_nothing_of_long_paragraphs_and_tells_where_each_piec
     assert " ".join(text for *_, text in held).split() == " ".join(raw[given]).split()
     numbers = row["paragraph"][row["document"] == 0]
     assert set(numbers) == ({0} if given == "paragraphs" else {0, 1, 2, 3, 4})
-    _, lost = prepare_counted(raw, recipe.model_copy(update={"paragraph_tokens": 12}), vocabulary)
+    _, lost = RowBuilder(recipe.model_copy(update={"paragraph_tokens": 12}), vocabulary).rows(raw)
     assert lost["tokens_cut"] > 0  # as a recipe of before cuts them
 
 
@@ -58,7 +58,7 @@ def test_the_first_paragraph_has_room_for_the_title(vocabulary):
     text = "The bridge of Lisbon was opened in 1966. It is red. Boats pass under its deck."
     fits = choices.model_copy(update={"paragraph_tokens": len(vocabulary.encode(text))})
     assert len(prepare_example({"documents": [text]}, fits, vocabulary)["text"]) == 2
-    row, counts = prepare_counted({"title": "Lisbon", "documents": [text]}, fits, vocabulary)
+    (row,), counts = RowBuilder(fits, vocabulary).rows({"title": "Lisbon", "documents": [text]})
     assert " ".join(sorted(row["text"], key=text.index)) == text and counts["tokens_cut"] == 0
 
 

@@ -9,7 +9,7 @@ from raysum.data.inspection import Card, plot_lengths
 from raysum.data.recipe import Recipe
 from raysum.errors import UserError
 from raysum.prepare.job import prepare
-from raysum.prepare.row_builder import prepare_counted
+from raysum.prepare.row_builder import RowBuilder
 from raysum.text.languages import OTHER, language
 from raysum.tokenizers.sentence_piece import Vocabulary
 
@@ -54,15 +54,15 @@ def test_the_share_of_the_reference_that_truncation_leaves(vocabulary):
     # the-red, red-bridge, bridge-of, of-stone in the first paragraph; that-king, king-of, of-spain in the second;
     # stone-that, spain-had, had-gold stand nowhere.
     for limits, kept in (({}, 7), ({"max_paragraphs": 1}, 4)):
-        counts = prepare_counted(cluster, recipe.model_copy(update=limits), vocabulary)[1]
+        counts = RowBuilder(recipe.model_copy(update=limits), vocabulary).rows(cluster)[1]
         assert counts["reference_bigrams"] == 7 and counts["reference_bigrams_kept"] == kept
         assert counts["language English"] == 1
     title = len(vocabulary.encode("red bridge")) + 1
     cut = {"max_paragraphs": 1, "paragraph_tokens": title + len(vocabulary.encode("the red bridge of"))}
-    row, counts = prepare_counted(cluster, recipe.model_copy(update=cut), vocabulary)
+    (row,), counts = RowBuilder(recipe.model_copy(update=cut), vocabulary).rows(cluster)
     assert vocabulary.decode(row["ids"][title:].tolist()) == "the red bridge of"
     assert counts["reference_bigrams"] == 7 and counts["reference_bigrams_kept"] == 3
-    without = prepare_counted(cluster | {"summary": ""}, recipe, vocabulary)[1]
+    without = RowBuilder(recipe, vocabulary).rows(cluster | {"summary": ""})[1]
     assert without["reference_bigrams"] == 0
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from raysum.data.dataset import Dataset
 from raysum.prepare.job import prepare
-from raysum.prepare.repeated import boilerplate, mark, near_duplicates, paragraph_marks
-from raysum.prepare.row_builder import prepare_counted, prepare_example
+from raysum.prepare.paragraphs import mark, near_duplicates
+from raysum.prepare.row_builder import RowBuilder, prepare_example
+from raysum.prepare.sampling import boilerplate, paragraph_marks
 from raysum.text.tfidf import words
 from raysum.tokenizers.loading import load_tokenizer
 
@@ -98,6 +99,6 @@ def test_what_is_repeated_goes_and_the_same_at_inference(tmp_path, capsys):
     assert recipe.boilerplate_marks == [mark(words(BANNER))]
     again = prepare_example(rows[0] | {"summary": ""}, recipe, vocabulary)
     assert again["text"] == prepare_example(rows[0], recipe, vocabulary)["text"] and len(again["text"]) == 2
-    only = prepare_counted({"title": "T", "documents": [BANNER]}, recipe, vocabulary)[0]
+    only = RowBuilder(recipe, vocabulary).rows({"title": "T", "documents": [BANNER]})[0][0]
     assert only["text"] == [BANNER]  # nothing else is in it
     assert plain.recipe.boilerplate_marks is None and plain.recipe.near_duplicates is None

@@ -11,13 +11,13 @@ from helpers.special_ids import BOS, EOS, SENTENCE_END, TITLE_END
 from raysum.data.recipe import Recipe
 from raysum.data.rows import references, with_reference
 from raysum.prepare.graphs import similarity_graph
-from raysum.prepare.row_builder import Rejected, prepare_counted, prepare_example
+from raysum.prepare.row_builder import Rejected, RowBuilder, prepare_example
 from raysum.text.tfidf import words
 from raysum.tokenizers.loading import load_tokenizer
 
 
 def test_row_of_a_cluster(recipe, vocabulary):
-    row, counts = prepare_counted(CLUSTER, recipe, vocabulary)
+    (row,), counts = RowBuilder(recipe, vocabulary).rows(CLUSTER)
     encode = vocabulary.encode
     first, second, third = (
         "The bridge of Lisbon was opened in 1966. It is red.",
@@ -47,7 +47,7 @@ def test_row_of_a_cluster(recipe, vocabulary):
 
 def test_limits_cut_paragraphs_and_tokens(recipe, vocabulary):
     small = recipe.model_copy(update={"max_paragraphs": 2, "paragraph_tokens": 8})
-    row, counts = prepare_counted(CLUSTER, small, vocabulary)
+    (row,), counts = RowBuilder(small, vocabulary).rows(CLUSTER)
     full = prepare_example(CLUSTER, recipe, vocabulary)
     sizes = np.diff(row["paragraph_offsets"])
     uncut = np.diff(full["paragraph_offsets"])[:2]
@@ -61,7 +61,7 @@ def test_limits_cut_paragraphs_and_tokens(recipe, vocabulary):
 
 def test_clones_and_short_paragraphs_go_but_not_the_last_ones(recipe, vocabulary):
     raw = CLUSTER | {"documents": [CLUSTER["summary"], "Red.", "The bridge is known."]}
-    row, counts = prepare_counted(raw, recipe, vocabulary)
+    (row,), counts = RowBuilder(recipe, vocabulary).rows(raw)
     assert row["text"] == ["The bridge is known."] and row["source"] == ["document 1", "document 2", "document 3"]
     assert counts["paragraphs_cleaned_away"] == 2
     assert prepare_example({"title": "", "documents": ["Red."]}, recipe, vocabulary)["text"] == ["Red."]
@@ -72,7 +72,7 @@ def test_clones_and_short_paragraphs_go_but_not_the_last_ones(recipe, vocabulary
 def test_several_references_are_kept_and_none_may_be_copied(recipe, vocabulary):
     first, second, third = CLUSTER["summary"], "The bridge is red.", "Boats pass under its deck."
     raw = CLUSTER | {"summaries": [second, first, " ", third]}
-    row, counts = prepare_counted(raw, recipe, vocabulary)
+    (row,), counts = RowBuilder(recipe, vocabulary).rows(raw)
     assert references(row) == [first, second, third]
     targets = [with_reference(row, number)["target_ids"].tolist() for number in range(3)]
     assert targets == [vocabulary.encode_summary(text) for text in (first, second, third)]
@@ -94,7 +94,7 @@ def test_given_paragraphs_are_not_cut_at_newlines(recipe, vocabulary):
 def test_what_is_cut_of_a_long_paragraph_is_not_encoded_for_a_summary(recipe, vocabulary):
     line = "The old bridge of Lisbon is red. Boats pass under its deck! "
     raw = {"title": "Lisbon", "documents": [line * 500, "Nothing else is known about the weather of that day."]}
-    row, counts = prepare_counted(raw, recipe, vocabulary)
+    (row,), counts = RowBuilder(recipe, vocabulary).rows(raw)
     found = prepare_example(raw, recipe, vocabulary)
     assert counts["tokens"] > 8000  # a dataset's card counts them all
     for name in ("ids", "paragraph_offsets", "sentence_offsets", "char_end"):
@@ -179,5 +179,5 @@ def test_published_shards_come_out_of_the_published_vocabulary(shared):
 def test_a_title_may_be_absent(tmp_path, recipe, vocabulary):
     untitled = {name: value for name, value in CLUSTER.items() if name != "title"}
     for raw in (untitled, untitled | {"title": None}, untitled | {"title": " "}):
-        row, counts = prepare_counted(raw, recipe, vocabulary)
+        (row,), counts = RowBuilder(recipe, vocabulary).rows(raw)
         assert row["title"] == "" and row["ids"][0] == TITLE_END and counts["without_title"] == 1

@@ -14,7 +14,7 @@ from raysum.examples.factbook.corpus import generate
 from raysum.metrics import rouge
 from raysum.metrics.labels import greedy_labels
 from raysum.prepare.job import prepare
-from raysum.prepare.row_builder import prepare_example, prepare_rows
+from raysum.prepare.row_builder import RowBuilder, prepare_example
 from raysum.text.tfidf import words
 from raysum.tokenizers.sentence_piece import Vocabulary
 
@@ -112,7 +112,7 @@ def test_labelled_sentences_are_nearer_to_the_summary_than_as_many_first_ones(vo
 
 def test_documents_to_pretrain_on_are_rows_of_thirty_sentences_at_most(vocabulary):
     cluster = {"id": "x", "documents": [LONG, "The Arno runs through Florence."], "summary": "All of it is kept here."}
-    rows, counts = prepare_rows(cluster, recipe_of(vocabulary, "pretraining"), vocabulary)
+    rows, counts = RowBuilder(recipe_of(vocabulary, "pretraining"), vocabulary).rows(cluster)
     assert [len(row["paragraph_offsets"]) - 1 for row in rows] == [24, 23, 23, 1]
     assert [row["id"] for row in rows] == ["x.1", "x.2", "x.3", "x.4"]
     assert [set(row["document"].tolist()) for row in rows] == [{0}, {0}, {0}, {1}]
@@ -125,9 +125,9 @@ def test_documents_to_pretrain_on_are_rows_of_thirty_sentences_at_most(vocabular
 def test_a_huge_cluster_is_read_to_a_limit_and_pretrained_on_whole(vocabulary):
     text = " ".join(f"The river number {number} runs through it." for number in range(2100))
     raw = {"id": "x", "documents": [text], "summary": "The river number 2050 runs through it."}
-    (row,), counts = prepare_rows(raw, recipe_of(vocabulary, "extraction"), vocabulary)
+    (row,), counts = RowBuilder(recipe_of(vocabulary, "extraction"), vocabulary).rows(raw)
     assert len(row["text"]) == 2000 and (counts["words"], counts["words_ranked_out"]) == (7 * 2100, 700)
-    rows, counts = prepare_rows(raw, recipe_of(vocabulary, "pretraining"), vocabulary)
+    rows, counts = RowBuilder(recipe_of(vocabulary, "pretraining"), vocabulary).rows(raw)
     assert sum(len(row["text"]) for row in rows) == 2100 and not counts["words_ranked_out"]
     assert counts["words_cleaned_away"] == 0
 

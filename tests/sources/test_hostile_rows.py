@@ -24,7 +24,7 @@ from raysum.data.recipe import Recipe
 from raysum.errors import UserError
 from raysum.prepare import paragraphs, row_builder
 from raysum.prepare.job import prepare
-from raysum.prepare.row_builder import prepare_counted
+from raysum.prepare.row_builder import RowBuilder
 from raysum.sources import folders, jsonl, record, tables
 from raysum.sources.published import read_pairs, read_torch_list
 from raysum.sources.tensor2tensor import read_wikis
@@ -302,11 +302,11 @@ def test_long_paragraphs_give_the_ids_that_they_gave_whole(vocabulary, monkeypat
     loaded = load_tokenizer(vocabulary)
     recipe = Recipe(vocabulary_sha256=loaded.sha256, paragraph_tokens=40, normalize="lower-split")
     raw = {"title": "Elbe", "documents": [f"Sentence {n} of the Elbe has, in all, 5 words. " * 30 for n in range(9)]}
-    whole, counted = prepare_counted(raw, recipe, loaded)
-    monkeypatch.setattr(row_builder, "_MIN_CHARACTERS", 200)
+    (whole,), counted = RowBuilder(recipe, loaded).rows(raw)
+    monkeypatch.setattr(row_builder, "_MIN_HEAD", 40)
     monkeypatch.setattr(row_builder, "_CHARACTERS_PER_TOKEN", 5)
     monkeypatch.setattr(paragraphs, "_LARGE", 1000)
-    cut, counted_in_pieces = prepare_counted(raw, recipe, loaded)
+    (cut,), counted_in_pieces = RowBuilder(recipe, loaded).rows(raw)
     assert counted_in_pieces == counted and counted["tokens_cut"] > 5000
     assert {key: str(value) for key, value in cut.items()} == {key: str(value) for key, value in whole.items()}
 

@@ -15,7 +15,7 @@ from raysum.decode.summary import NoSummary, Summaries
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.job import prepare
-from raysum.prepare.row_builder import prepare_example, prepare_rows
+from raysum.prepare.row_builder import RowBuilder, prepare_example
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
 from raysum.sources.published import unpaired
@@ -246,7 +246,7 @@ def test_all_of_the_published_format_is_as_torch_reads_it(shared, pieces):
 
 def test_ids_are_decoded_where_sentences_are_wanted(tmp_path, ranked, pieces):
     (raw,) = converted(tmp_path, [ranked])
-    (row,), _ = prepare_rows(raw, recipe_of(pieces, kind="extraction"), pieces)
+    (row,), _ = RowBuilder(recipe_of(pieces, kind="extraction"), pieces).rows(raw)
     assert row["text"] == ["tea is hot .", "tea is green ."]
     assert row["title"] == "green tea"
 
@@ -264,14 +264,14 @@ def test_given_graphs_are_cut_to_the_kept_paragraphs(tmp_path, ranked, pieces):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"src": [[40000]]}, r"an id is not of the vocabulary \(40000 to 40000 of 32000 pieces"),
+        ({"src": [[40000]]}, r"an id is not of the vocabulary \(.*40000 of 32000 pieces"),
         ({"src": [[-1]]}, "an id is not of the vocabulary"),
-        ({"src": [[1.5]]}, "ids are no whole numbers"),
-        ({"src": [[True]]}, "ids are no whole numbers"),
-        ({"src": [["tea"]]}, "ids are no whole numbers"),
-        ({"src": ["tea"]}, "ids are no whole numbers|no list of lists"),
-        ({"src": [[[1]]]}, "ids are no whole numbers"),
-        ({"src": 5}, "paragraphs of ids are no list of lists"),
+        ({"src": [[1.5]]}, "ids are no lists of whole numbers"),
+        ({"src": [[True]]}, "ids are no lists of whole numbers"),
+        ({"src": [["tea"]]}, "ids are no lists of whole numbers"),
+        ({"src": ["tea"]}, "ids are no lists of whole numbers"),
+        ({"src": [[[1]]]}, "ids are no lists of whole numbers"),
+        ({"src": 5}, "ids are no lists of whole numbers"),
         ({"src": []}, "no text in the documents"),
         ({"src": [[], []]}, "no text in the documents"),
         ({"tgt": [9, 10]}, "target ids do not begin with <S>"),
