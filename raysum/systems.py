@@ -7,11 +7,11 @@ raysum and other packages register by entry points, those of raysum are in setup
 * ``raysum.kinds``, ``raysum.sentence_scorers`` and ``raysum.trainers``: parts that a ``Spec`` names.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -31,22 +31,14 @@ Weight = Annotated[float, Field(ge=0, le=10**6)]
 class Checked(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """A strict section: unknown keys are errors, and so is true or false for a number, which would count as 1 or 0."""
 
-    @field_validator("*", mode="before")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _check_number(cls, value: Any, info: Any) -> Any:
-        types = {*_plain_types(cls.model_fields[info.field_name].annotation)}
-        values = value if isinstance(value, list | tuple) else [value]
-        if any(isinstance(item, bool) for item in values) and {int, float} & types and not {bool, Any} & types:
+    def _check_number(cls, value: Any, validate: Any) -> Any:
+        result = validate(value)
+        pairs = zip(value, result, strict=False) if isinstance(value, list | tuple) else [(value, result)]
+        if any(isinstance(given, bool) and type(read) in (int, float) for given, read in pairs):
             raise ValueError("must be a number, not true or false")
-        return value
-
-
-def _plain_types(annotation: Any) -> Iterator[Any]:
-    """Yield the types in ``annotation`` that have no type arguments."""
-    for part in get_args(annotation):
-        yield from _plain_types(part)
-    if not get_args(annotation) and (isinstance(annotation, type) or annotation is Any):
-        yield annotation
+        return result
 
 
 class Spec(Checked):

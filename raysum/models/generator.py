@@ -20,7 +20,7 @@ from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.linear import linear
 from raysum.models.keys import Cache, SourceKeys, StepContext, WordAttention
-from raysum.models.layers import Attended, backbone_of, norm_layer, sinusoids, xavier_linear
+from raysum.models.layers import Attended, Objective, backbone_of, norm_layer, sinusoids, xavier_linear
 from raysum.tokenizers.special_tokens import marks_of
 
 _MAX_TOKENS = 4096  # source tokens encoded together on a CPU without gradients
@@ -187,7 +187,7 @@ class Generator(nn.Module):
         return self.embedding(hidden, output=True) if self.output is None else self.output(hidden)
 
 
-class LanguageModelling(nn.Module):
+class LanguageModelling(Objective):
     """Cross-entropy of the target given the source: label-smoothed in training mode, plain NLL in evaluation mode.
 
     In training mode models with a ``source_loss`` also predict the source's tokens, with that weight. Their share
@@ -197,10 +197,6 @@ class LanguageModelling(nn.Module):
     vocabulary's distribution, so it affects neither the gate nor the copied words:
     ``-(1 - e) log p(gold) - e / (V - 2) sum over other y of log p_vocabulary(y)``.
     """
-
-    def __init__(self, model: Generator, smoothing: float):
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the sum of ``smoothed_cross_entropy`` over all predicted tokens except padding, a scalar in fp32."""
@@ -221,13 +217,12 @@ class LanguageModelling(nn.Module):
             return self._cross_entropy(hidden[real], gold[real])
         hidden, _, words = self.model.decode_and_point(tokens, memory)
         generate, odds = (part[real] for part in gate.odds(hidden, words, tokens, gold))
-        smoothing = self.smoothing if self.training else 0.0
-        return self._cross_entropy(hidden[real], gold[real], odds) - (1 - smoothing) * generate.sum()
+        return self._cross_entropy(hidden[real], gold[real], odds) - (1 - self.smoothing) * generate.sum()
 
     def _cross_entropy(self, hidden: Tensor, gold: Tensor, odds: Tensor | None = None) -> Tensor:
         output = self.model.embedding if self.model.output is None else self.model.output
-        smoothing, pad = self.smoothing if self.training else 0.0, marks_of(self.model.spec).pad
-        return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, smoothing, odds, pad=pad)
+        pad = marks_of(self.model.spec).pad
+        return smoothed_cross_entropy(hidden, output.weight, output.bias, gold, self.smoothing, odds, pad=pad)
 
 
 def final_norm(spec: TransformerSpec, last: bool = False) -> nn.Module:

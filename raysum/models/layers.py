@@ -308,3 +308,15 @@ def positions_2d(layout: Layout, width: int, form: str) -> tuple[Tensor, Tensor]
     """Return the codes of each token's position in its paragraph and of its paragraph's rank, [S, width / 2] each."""
     token = sinusoids(layout.token_position, width // 2, form, layout.token_mask.shape[1])
     return token, sinusoids(layout.rank[layout.token_paragraph], width // 2, form, layout.paragraph_mask.shape[1])
+
+
+class Objective(nn.Module):
+    """The base of modules that turn a batch into a loss sum; labels are smoothed in training mode only."""
+
+    def __init__(self, model: Any, smoothing: float):
+        super().__init__()
+        self.model, self.training_smoothing = model, smoothing
+
+    @property
+    def smoothing(self) -> float:
+        return self.training_smoothing if self.training else 0.0

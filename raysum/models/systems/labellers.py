@@ -19,7 +19,14 @@ from raysum.models.generator import TokenEmbedding, final_norm, output_layer
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.keys import StepContext
-from raysum.models.layers import AttentionLayer, CausalSelfAttention, TransformerBlock, sinusoids, xavier_linear
+from raysum.models.layers import (
+    AttentionLayer,
+    CausalSelfAttention,
+    Objective,
+    TransformerBlock,
+    sinusoids,
+    xavier_linear,
+)
 from raysum.models.systems.specs import BertSpec, HibertSpec
 from raysum.runtime.extras import needs
 
@@ -174,31 +181,22 @@ def hibert_objective(model: Hibert, smoothing: float) -> nn.Module:
     return Labelling(model, smoothing) if model.spec.task == "extraction" else SentencePrediction(model, smoothing)
 
 
-class Labelling(nn.Module):
+class Labelling(Objective):
     """Cross-entropy of the sentences' labels (section 3.3)."""
-
-    def __init__(self, model: SentenceLabeller, smoothing: float):
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: SentenceBatch) -> Tensor:
         """Return the sum over sentences, a scalar in fp32."""
         assert batch.labels is not None, "rows of kind extraction have labels"
-        smoothing = self.smoothing if self.training else 0.0
         logits = self.model(batch.source).float()
-        return functional.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
+        return functional.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=self.smoothing)
 
 
-class SentencePrediction(nn.Module):
+class SentencePrediction(Objective):
     """The prediction of masked sentences (section 3.2).
 
     Masks come from torch's generator, which training seeds for each micro-batch. In evaluation mode they come from a
     generator with a fixed seed, so they are the same each time.
     """
-
-    def __init__(self, model: Hibert, smoothing: float):
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: SentenceBatch) -> Tensor:
         """Return the mean over predicted tokens, times the number of sentences in the batch.
@@ -209,9 +207,8 @@ class SentencePrediction(nn.Module):
         generator = None if self.training else torch.Generator().manual_seed(0)
         masked, selected = mask_sentences(source, generator, self.model.spec.marks.mask)
         ids = source.ids[torch.isin(source.layout.token_paragraph, selected)]
-        smoothing = self.smoothing if self.training else 0.0
         vectors = self.model.encode(masked)[selected]
-        loss = self.model.sentence_loss(vectors, ids, source.lengths[selected], smoothing)
+        loss = self.model.sentence_loss(vectors, ids, source.lengths[selected], self.smoothing)
         return loss * (len(source.lengths) / len(ids))
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from raysum.models.batch import Source, scatter_padded
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.layers import TransformerBlock, xavier_linear
+from raysum.models.layers import Objective, TransformerBlock, xavier_linear
 from raysum.models.systems.specs import PredictorSpec, RankerSpec
 
 
@@ -74,12 +74,8 @@ class Ranker(nn.Module):
         return lowest.scatter_reduce(0, row, states, "amax")
 
 
-class ParagraphRanking(nn.Module):
-    """Cross-entropy between predicted scores and ROUGE-2 recall of paragraphs (HT, section 3.1)."""
-
-    def __init__(self, model: Ranker, smoothing: float):  # recalls are not smoothed
-        super().__init__()
-        self.model = model
+class ParagraphRanking(Objective):
+    """Cross-entropy between predicted scores and ROUGE-2 recall of paragraphs (HT, section 3.1), without smoothing."""
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """Return the sum over paragraphs, a scalar in fp32."""
@@ -116,12 +112,8 @@ class AttentionPredictor(nn.Module):
         return masked_softmax(self.score(x).view(mask.shape), mask)
 
 
-class AttentionPrediction(nn.Module):
-    """Squared error of the predicted paragraph attention over real paragraphs (PHT paper, section 4.2.1)."""
-
-    def __init__(self, model: nn.Module, smoothing: float):  # labels are not smoothed
-        super().__init__()
-        self.model = model
+class AttentionPrediction(Objective):
+    """Squared error of the predicted attention to real paragraphs (PHT paper, section 4.2.1), without smoothing."""
 
     def forward(self, batch: AlignmentBatch) -> Tensor:
         """Return the sum over real paragraphs, a scalar in fp32."""
