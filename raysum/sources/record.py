@@ -57,6 +57,7 @@ class Record:
         return str(own) if own not in (None, "") else Path(self.where).name
 
     def rejected(self, problem: Rejected) -> "Record":
+        """Return the record with the reason why it gives no row."""
         return replace(self, problem=problem.reason, detail=problem.detail)
 
     def cluster(self) -> dict[str, Any]:
