@@ -1,12 +1,19 @@
-"""Benchmarks: costs are counted right, rows hold what they promise, mistakes are found before anything is measured."""
+"""Benchmarks: costs are counted right, rows hold what they promise, mistakes are found before anything is measured.
+
+``pytest -m long -s`` of this file prints the efficiency table of the PHT and VHT papers.
+"""
 
 import pytest
 import torch
 from torch.nn import functional
 
+from helpers.small_datasets import write_dataset
+from raysum.bench.efficiency import EfficiencyBench, largest_batch
 from raysum.bench.machine import Costs, Machine
 from raysum.bench.registry import bench
+from raysum.cli.options import print_result
 from raysum.errors import UserError
+from raysum.models.kernels.linear import int8_linear
 
 SMALL = "config=[model.width=16, model.ffn=32, model.heads=2, model.pooling_heads=2, model.vocabulary=50]"
 
@@ -24,8 +31,6 @@ def test_products_are_counted_in_both_modes(mode):
 
 
 def test_int8_products_are_counted_apart():
-    from raysum.models.kernels.linear import int8_linear
-
     layer, x = int8_linear(torch.ones(7, 5), torch.ones(7)), torch.ones(2, 3, 5)
     with Costs() as costs, torch.inference_mode():
         layer(x)
@@ -90,8 +95,6 @@ def test_scoring_is_measured_beside_the_library_and_gives_the_same():
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
-    from helpers.small_datasets import write_dataset
-
     data = write_dataset(tmp_path / "data", {"train": 300})
     sizes = [f"data={data}", "seconds=0.2", "steps=2", "threads=1", "presets=[pht]"]
     (pht,) = bench("stream", [*sizes, SMALL.replace("]", ", train.batch_tokens=200]")]).rows
@@ -112,3 +115,44 @@ def test_prepare_has_a_row_for_each_number_of_paragraphs_and_tells_what_wikisum_
         assert row["tokenize_times_sentencepiece"] > 0.8 and row["rouge2_recalls_times_rouge_score"] > 50
         assert row["wikisum_core_hours"] == pytest.approx(1.65e6 / row["clusters_per_s"] / 3600)
         assert row["tokens_of_a_cluster"] > 20_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_hierarchical_models_train_larger_batches_and_validate_faster():
+    result = EfficiencyBench().run()
+    print_result(result, as_json=False)
+    found = {row["preset"]: row for row in result.rows}
+    assert all(found[name]["validation_s"] < found["ft-3"]["validation_s"] for name in ("vht", "pht"))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_rows_are_of_the_largest_batch_that_fits():
+    small = ["model.width=128", "model.ffn=256", "model.heads=4", "model.vocabulary=2000"]
+    small += ["source.max_paragraphs=10", "source.paragraph_tokens=40"]
+    settings = EfficiencyBench(
+        presets=["pht", "transformer-decoder"], memory_mb=500, most=64, target_tokens=30, examples=3, config=small
+    )
+    pht, decoder = settings.run().rows
+    for row in (pht, decoder):
+        assert 2 < row["largest_batch"] < 64 and 400 < row["memory_mb"] <= 500 and row["validation_s"] > 0
+    output = 2000 * 128  # tied in the papers' count, as it is in the decoder
+    assert pht["parameters_mb"] == pytest.approx(12e-6 * (pht["parameters"] - output))
+    assert decoder["parameters_mb"] == pytest.approx(12e-6 * decoder["parameters"])
+    assert decoder["parameters"] < pht["parameters"] - output
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 64, 1000])
+@pytest.mark.parametrize("limit", [50, 100, 131, 400, 401, 900, 10**6])
+def test_the_largest_size_is_found_in_few_tries(most, limit):
+    tried = []
+
+    def peak(size: int) -> float:  # about a line
+        tried.append(size)
+        return 100 + 10 * size + 30 * (size > 5) + size**2 / 500
+
+    largest, used = largest_batch(peak, limit, most)
+    assert len(tried) == len({*tried}) <= 9
+    assert largest == 0 == used or used == peak(largest) <= limit
+    assert largest == most or peak(largest + 1) > limit

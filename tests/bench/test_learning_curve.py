@@ -1,6 +1,6 @@
 """How fast HT learns, beside a recorded training of its published code: validation loss over steps and over seconds.
 
-By hand: ``pytest -m long tests/bench/test_learning_curve.py -s`` prints the table and names the plot.
+By hand: ``pytest -m long tests/bench/test_learning_curve.py -s`` prints the table.
 """
 
 import json
@@ -128,7 +128,6 @@ def test_training_learns_as_fast_a_step_and_faster_a_second(curve, ranked, tmp_p
         losses = [run["losses"][step] for run in runs]
         faster = theirs[step]["seconds"] / mean(run["seconds"][step] for run in runs)
         print(f"{step:5} {theirs[step]['loss']:9.3f} {mean(losses):6.3f} {min(losses):6.3f} {max(losses):7.3f} {faster:13.2f}")  # fmt: skip  # noqa: E501
-    print(f"the plot is {draw(theirs, runs, tmp_path / 'learning_curve.png')}")
     assert mean(losses) - theirs[step]["loss"] < 0.1 and faster > 1
 
 
@@ -150,23 +149,3 @@ def seconds_of(run: Run) -> dict[int, float]:
             seconds, tokens = seconds + (total - tokens) / line["tokens_per_s"], total
             found[line["step"]] = seconds
     return found
-
-
-def draw(theirs: Curve, runs: list[dict[str, Any]], file: Path) -> Path:
-    """Losses of the recorded training and of ours, over steps and over seconds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    by_step, by_second = figure.subplots(1, 2, sharey=True)
-    known = [step for step in theirs if step]
-    by_step.plot(known, [theirs[step]["loss"] for step in known], color="black", label="published code")
-    by_second.plot([theirs[step]["seconds"] for step in known], [theirs[step]["loss"] for step in known], color="black")
-    for number, run in enumerate(runs):
-        label = "raysum, a line a seed" if number == 0 else None
-        by_step.plot(list(run["losses"]), list(run["losses"].values()), color="C0", alpha=0.7, label=label)
-        by_second.plot([run["seconds"][step] for step in run["losses"]], list(run["losses"].values()), color="C0")
-    by_step.set(xlabel="step", ylabel="validation loss (nats a token)")
-    by_second.set(xlabel=f"seconds of training at {RATE:.0f} GFLOP/s")
-    by_step.legend()
-    figure.savefig(file, dpi=120)
-    return file

@@ -10,6 +10,7 @@ from collections import Counter
 from html import unescape
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,20 +46,21 @@ def rows_of(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def write(file: Path, rows: list[dict[str, str]], encoding: str = "utf-8-sig", delimiter: str = ",") -> None:
-    with file.open("w", encoding=encoding, newline="") as lines:
+def write(file: Path, rows: list[dict[str, str]], delimiter: str = ",") -> None:
+    with file.open("w", encoding="utf-8-sig", newline="") as lines:
         writer = csv.DictWriter(lines, list(rows[0]), delimiter=delimiter)
         writer.writeheader()
         writer.writerows(rows)
 
 
-def felt(text: str, noise: random.Random, spread: float) -> float:
-    return WORTH[text.split()[-1].strip(".")] + noise.gauss(0, spread)
+def key_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "key.json").read_text())
 
 
 def answered(design: str, row: dict[str, str], noise: random.Random, spread: float) -> dict[str, str]:
     """What a judge says who sees the row alone."""
-    found = {name: felt(row[name], noise, spread) for name in row if re.fullmatch("[A-D]|summary", name)}
+    shown = {name: WORTH[row[name].split()[-1].strip(".")] for name in row if re.fullmatch("[A-D]|summary", name)}
+    found = {name: worth + noise.gauss(0, spread) for name, worth in shown.items()}
     ranked = sorted(found, key=found.__getitem__, reverse=True)
     if design == "best-worst":
         return {"best": ranked[0], "worst": ranked[-1]}
@@ -83,12 +85,18 @@ def judge(folder: Path, design: str, spread: float = 1.0, share: float = 1.0) ->
 
 def made(outputs: Path, design: str, name: str = "study", **settings) -> Path:
     out = outputs.parent / name
-    if design == "questions" and "questions" not in settings:
+    if design == "questions":
         file = outputs.parent / "questions.csv"
         write(file, [{"id": f"test-{n:03}", "question": f"Colour of house {n}?", "answer": "white"} for n in range(24)])
         settings["questions"] = str(file)
     human_sheets(outputs, design=design, out=str(out), **{"items": 20, **settings})
     return out
+
+
+def sheet_of(folder: Path) -> tuple[Path, list[dict[str, str]]]:
+    """The first judge's sheet and its rows."""
+    file = folder / "sheets" / "judge-1.csv"
+    return file, rows_of(file)
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -99,7 +107,7 @@ def test_sheets_do_not_tell_whose_a_summary_is(outputs, design):
     for file in files:
         text = file.read_text(encoding="utf-8")
         assert not [name for name in [*SYSTEMS, "evaluation", "test-0"] if name in text], file
-    for row in rows_of(folder / "sheets" / "judge-1.csv"):
+    for row in sheet_of(folder)[1]:
         assert "reference" in row or design == "questions"
         assert all("\n" not in cell for cell in row.values())
     assert "zeta" in (folder / "key.json").read_text()
@@ -115,14 +123,12 @@ def test_each_system_is_as_often_at_each_place_for_every_judge(design, judges):
         places = Counter((place, one) for task in sheet for place, one in enumerate(task.systems))
         assert len(places) == len(sheet[0].systems) * len(SYSTEMS)
         assert len(set(places.values())) == 1, places
-    if design == "rating":  # one after another: each system as often first, second, ... of its item
-        for sheet in sheets:
+        if design == "rating":  # one after another: each system as often first, second, ... of its item
             turns = Counter((number % 4, task.systems[0]) for number, task in enumerate(sheet))
             assert set(turns.values()) == {5}
-    if design == "questions":  # a judge never reads two summaries of an item
-        for sheet in sheets:
+        if design == "questions":  # a judge never reads two summaries of an item
             assert len({(task.item, task.systems) for task in sheet}) == 20
-    elif design != "pairwise":  # judges see the same systems of an item: they can agree
+    if design not in ("questions", "pairwise"):  # judges see the same systems of an item: they can agree
         shown = [sorted((task.item, *sorted(task.systems)) for task in sheet) for sheet in sheets]
         assert all(one == other for one, other in pairwise(shown))
 
@@ -147,13 +153,12 @@ def test_the_true_preference_of_judges_is_found_again(outputs, design):
     folder = made(outputs, design, judges=5, items=24)
     judge(folder, design)
     found = human_analyze(folder)
-    scores = found.to_pandas()
-    assert list(scores.index) == SYSTEMS, scores  # the best first
+    assert list(found.to_pandas().index) == SYSTEMS  # the best first
     assert found.answered == found.asked and found.waiting == 0
     far = [one for one in found.tests if {one["first"], one["second"]} == {"zeta", "sigma"}]
     assert far and all(one["significant"] for one in far), far
     assert all(one["p"] < found.level for one in found.anova.values())
-    assert all(alpha is not None and 0.1 < alpha < 0.9 for alpha in found.agreement.values()), found.agreement
+    assert all(0.1 < alpha < 0.9 for alpha in found.agreement.values()), found.agreement
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["share"] == 100.0
 
 
@@ -179,8 +184,7 @@ def test_judges_who_agree_wholly(outputs, design):
 def test_best_worst_by_hand(outputs):
     folder = made(outputs, "best-worst", items=4, judges=1, systems=SYSTEMS[:3])
     judge(folder, "best-worst", spread=0)
-    file = folder / "sheets" / "judge-1.csv"
-    rows = rows_of(file)
+    file, rows = sheet_of(folder)
     rows[0]["best"], rows[0]["worst"] = rows[0]["worst"].lower(), f" {rows[0]['best']} "  # the other way about
     write(file, rows, delimiter=";")
     found = human_analyze(folder)
@@ -193,8 +197,7 @@ def test_best_worst_by_hand(outputs):
 
 def test_ranks_by_hand_with_ties_and_gaps(outputs):
     folder = made(outputs, "ranking", items=2, judges=1, systems=SYSTEMS[:3])
-    file = folder / "sheets" / "judge-1.csv"
-    rows = rows_of(file)
+    file, rows = sheet_of(folder)
     given = [{"red": "1", "green": "1.0", "blue": "3"}, {"red": "2", "green": "3", "blue": "1"}]
     for row, ranks in zip(rows, given, strict=True):
         row.update({f"rank_{name}": ranks[row[name].split()[-1].strip(".")] for name in "ABC"})
@@ -207,8 +210,7 @@ def test_ranks_by_hand_with_ties_and_gaps(outputs):
 def test_preferences_by_hand(outputs):
     folder = made(outputs, "pairwise", items=10, judges=1, systems=SYSTEMS[:2])
     judge(folder, "pairwise", spread=0)
-    file = folder / "sheets" / "judge-1.csv"
-    rows = rows_of(file)
+    file, rows = sheet_of(folder)
     rows[3] |= {"preferred": "AB".strip(rows[3]["preferred"]), "comment": "shorter"}
     write(file, rows)
     found = human_analyze(folder)
@@ -221,8 +223,7 @@ def test_preferences_by_hand(outputs):
 
 def test_marks_are_asked_for_and_counted(outputs):
     folder = made(outputs, "questions", items=8, judges=1)
-    file = folder / "sheets" / "judge-1.csv"
-    rows = rows_of(file)
+    file, rows = sheet_of(folder)
     for row, answer in zip(rows, ["white", "WHITE!", "-", "whitish", "Whitish ", "-", "black", "white"], strict=True):
         row["answer"] = answer
     write(file, rows)
@@ -237,9 +238,8 @@ def test_marks_are_asked_for_and_counted(outputs):
         row["mark"] = "0,5" if "hitish" in row["answer"] else "0"
     write(folder / "marks.csv", marks)
     found = human_analyze(folder)
-    key = json.loads((folder / "key.json").read_text())["judges"]["judge-1"]
     expected = Counter()
-    for task, score in zip(key, [100, 100, 0, 50, 50, 0, 0, 100], strict=True):
+    for task, score in zip(key_of(folder)["judges"]["judge-1"], [100, 100, 0, 50, 50, 0, 0, 100], strict=True):
         expected[task["systems"][0]] += score / 2
     assert {name: one["score"] for name, one in found.scores.items()} == expected
     assert found.waiting == 0
@@ -256,111 +256,89 @@ def test_marks_are_asked_for_and_counted(outputs):
 
 
 def test_questions_of_the_factbook_are_read_from_references(tmp_path):
-    line = {
-        "id": "a",
-        "reference": "The river Surrol rises at Tunsel and was mapped by Gen Menzan.",
-        "x": "1",
-        "y": "2",
-    }
-    (tmp_path / "outputs.jsonl").write_text(json.dumps(line))
+    text = "The river Surrol rises at Tunsel and was mapped by Gen Menzan."
+    (tmp_path / "outputs.jsonl").write_text(json.dumps({"id": "a", "reference": text, "x": "1", "y": "2"}))
     human_sheets(tmp_path, design="questions", items=1, judges=2, out=str(tmp_path / "study"))
-    assert json.loads((tmp_path / "study" / "key.json").read_text())["questions"] == {
-        "a": [["Surrol: which spring?", "Tunsel"], ["Surrol: which surveyor?", "Gen Menzan"]]
-    }
+    asked = [["Surrol: which spring?", "Tunsel"], ["Surrol: which surveyor?", "Gen Menzan"]]
+    assert key_of(tmp_path / "study")["questions"] == {"a": asked}
 
 
 def test_what_is_there_of_half_filled_sheets_counts(outputs):
     folder = made(outputs, "best-worst")
     judge(folder, "best-worst", share=0.5)
-    file = folder / "sheets" / "judge-2.csv"
-    rows = rows_of(file)
+    file, rows = sheet_of(folder)
     rows[0]["worst"] = ""  # half of an answer
     write(file, rows)
     found = human_analyze(folder)
-    assert found.judges == {"judge-1": (10, 20), "judge-2": (9, 20), "judge-3": (10, 20)}
+    assert found.judges == {"judge-1": (9, 20), "judge-2": (10, 20), "judge-3": (10, 20)}
     assert sum(one["n"] for one in found.scores.values()) == 3 * 29
-    assert "judge-2 9 of 20" in str(found.render().caption) and found.to_dict()["share"] == 48.3
+    assert "judge-1 9 of 20" in str(found.render().caption) and found.to_dict()["share"] == 48.3
 
 
 def test_a_filled_copy_beside_the_blank_sheet_counts_once(outputs):
     folder = made(outputs, "pairwise", items=6)
-    blank = (folder / "sheets" / "judge-1.csv").read_bytes()
-    judge(folder, "pairwise", spread=0)
     filled = folder / "sheets" / "judge-1.csv"
+    blank = filled.read_bytes()
+    judge(folder, "pairwise", spread=0)
     shutil.copy(filled, folder / "sheets" / "judge-1-filled.csv")
     filled.write_bytes(blank)
     assert human_analyze(folder).answered == 3 * 36
     judge(folder, "pairwise", spread=50)
-    with pytest.raises(
-        UserError, match=r"judge-1.csv, line \d+ answers task \d+ in another way than .*-filled.csv, line"
-    ):
+    with pytest.raises(UserError, match=r"judge-1.csv, line \d+ answers task \d+ in another way than .*-filled.csv"):
         human_analyze(folder)
 
 
-def without(column):
-    return lambda rows: [{name: cell for name, cell in row.items() if name != column} for row in rows]
-
-
-def changed(column, value):
-    return lambda rows: [rows[0], rows[1] | {column: value}, *rows[2:]]
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("cells", "message"),
     [
-        (without("worst"), r"judge-1.csv, line 1: column 'worst' is missing; there must be study, judge, task, best"),
-        (changed("best", "E"), r"judge-1.csv, line 3: best is 'E'; it must be A, B, C, or empty"),
-        (changed("study", "0123456789"), r"judge-1.csv, line 3 is of study 0123456789, and .*key.json of"),
-        (changed("judge", "Ann"), r"judge-1.csv, line 3: 'Ann' has no task"),
-        (changed("task", "999"), r"judge-1.csv, line 3: 'judge-1' has no task '999'"),
-        (changed("task", "²"), r"judge-1.csv, line 3: 'judge-1' has no task '²'"),
-        (changed("task", "9" * 5000), r"judge-1.csv, line 3: 'judge-1' has no task '999"),
-        (changed("best", "A"), None),
+        ({"best": "E"}, "best is 'E'; it must be A, B, C, or empty"),
+        ({"best": "A", "worst": "A"}, "best and worst are the same summary"),
+        ({"study": "0123456789"}, "is of study 0123456789, and .*key.json of"),
+        ({"judge": "Ann"}, "'Ann' has no task"),
+        ({"task": "999"}, "'judge-1' has no task '999'"),
+        ({"task": "²"}, "'judge-1' has no task '²'"),
+        ({"task": "9" * 5000}, "'judge-1' has no task '999"),
     ],
 )
-def test_a_wrong_cell_is_named_with_its_line(outputs, damage, message):
+def test_a_wrong_cell_is_named_with_its_line(outputs, cells, message):
     folder = made(outputs, "best-worst")
     judge(folder, "best-worst")
-    file = folder / "sheets" / "judge-1.csv"
-    rows = rows_of(file)
-    if message is None:
-        rows[1]["worst"], message = "A", "judge-1.csv, line 3: best and worst are the same summary"
-    write(file, damage(rows))
-    with pytest.raises(UserError, match=message):
+    file, rows = sheet_of(folder)
+    rows[1] |= cells
+    write(file, rows)
+    with pytest.raises(UserError, match=f"judge-1.csv, line 3.*{message}"):
         human_analyze(folder)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "judge-1.csv, line 1: column 'study' is missing"),
-        ("study,judge,task,best,worst\n,,,ä,".encode("latin-1"), "judge-1.csv is not UTF-8 text"),
-        ("study,judge\n".encode("utf-16"), "judge-1.csv is not UTF-8 text .*iconv -f UTF-16"),
-        (b"study,judge,task,best,worst\n1,2\n", "judge-1.csv, line 2 has 2 cells, not 5"),
-        (b'study,judge,task,best,worst\n"1,2\n', "judge-1.csv, line 2 is no CSV"),
+        (b"", "line 1: column 'study' is missing"),
+        (b"study,judge,task,best\n", "line 1: column 'worst' is missing; there must be study, judge, task, best"),
+        ("study,judge,task,best,worst\n,,,ä,".encode("latin-1"), "is not UTF-8 text"),
+        ("study,judge\n".encode("utf-16"), "is not UTF-8 text .*iconv -f UTF-16"),
+        (b"study,judge,task,best,worst\n1,2\n", "line 2 has 2 cells, not 5"),
+        (b'study,judge,task,best,worst\n"1,2\n', "line 2 is no CSV"),
     ],
 )
 def test_a_broken_sheet_is_one_message(outputs, content, message):
     folder = made(outputs, "best-worst")
     (folder / "sheets" / "judge-1.csv").write_bytes(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"judge-1.csv.*{message}"):
         human_analyze(folder)
 
 
 def test_summaries_that_are_cut_as_in_the_papers_are_judged_only_if_they_are_named(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
     texts = {"pht": "It is red.", "lead": "It is blue.", "lead-paper": "House It is"}
-    (folder / "outputs.jsonl").write_text(json.dumps({"id": "a", "reference": "It is red.", "notes": {}, **texts}))
-    assert read_texts([folder])[1] == ["lead", "pht"]
-    assert read_texts([folder], ["pht", "lead-paper"])[1] == ["lead-paper", "pht"]
+    (tmp_path / "outputs.jsonl").write_text(json.dumps({"id": "a", "reference": "It is red.", "notes": {}, **texts}))
+    assert read_texts([tmp_path])[1] == ["lead", "pht"]
+    assert read_texts([tmp_path], ["pht", "lead-paper"])[1] == ["lead-paper", "pht"]
 
 
 @pytest.mark.parametrize("systems", [3, ["lead"]])
 def test_a_key_that_was_changed_is_told(outputs, systems):
     folder = made(outputs, "rating")
-    key = json.loads((folder / "key.json").read_text())
-    (folder / "key.json").write_text(json.dumps(key | {"systems": systems}))
+    (folder / "key.json").write_text(json.dumps(key_of(folder) | {"systems": systems}))
     with pytest.raises(UserError, match="key.json was changed since it was written; put back a copy"):
         human_analyze(folder)
 
@@ -387,10 +365,7 @@ def test_what_is_no_study_is_one_message(outputs, tmp_path):
         ({"systems": ["zeta"]}, "judges compare two systems at least, and here is zeta"),
         ({"design": "best"}, "design"),
         ({"questions": "q.csv"}, "--questions is of the design `questions`"),
-        (
-            {"design": "questions", "questions": None},
-            "no scorer asks questions .* give --questions",
-        ),
+        ({"design": "questions"}, "no scorer asks questions .* give --questions"),
     ],
 )
 def test_studies_that_cannot_be_made(outputs, settings, message):
@@ -402,16 +377,14 @@ def test_studies_that_cannot_be_made(outputs, settings, message):
 def test_systems_of_several_evaluations_are_judged_together(tmp_path):
     one, other = written(tmp_path / "1", SYSTEMS[:2]), written(tmp_path / "2", SYSTEMS[1:], 20)
     human_sheets([one, other], design="ranking", out=str(tmp_path / "study"), systems=[*SYSTEMS, "reference"])
-    assert set(json.loads((tmp_path / "study" / "key.json").read_text())["systems"]) == {*SYSTEMS, "reference"}
-    (row, *_) = rows_of(tmp_path / "study" / "sheets" / "judge-1.csv")
+    assert set(key_of(tmp_path / "study")["systems"]) == {*SYSTEMS, "reference"}
+    row = sheet_of(tmp_path / "study")[1][0]
     assert "reference" not in row and "E" in row  # it stands among the others
     text = (other / "outputs.jsonl").read_text()
-    (other / "outputs.jsonl").write_text(text.replace("green", "grey"))
-    with pytest.raises(UserError, match="the text of 'omega' for test-000 is another one"):
-        human_sheets([one, other], design="ranking", out=str(tmp_path / "b"))
-    (other / "outputs.jsonl").write_text(text.replace("white", "pink"))
-    with pytest.raises(UserError, match="the text of 'reference' for test-000 is another one"):
-        human_sheets([one, other], design="ranking", out=str(tmp_path / "b"))
+    for changed, name in ((text.replace("green", "grey"), "omega"), (text.replace("white", "pink"), "reference")):
+        (other / "outputs.jsonl").write_text(changed)
+        with pytest.raises(UserError, match=f"the text of '{name}' for test-000 is another one"):
+            human_sheets([one, other], design="ranking", out=str(tmp_path / "b"))
     with pytest.raises(UserError, match="has no outputs.jsonl; give one that raysum evaluate wrote"):
         human_sheets(tmp_path, design="ranking", out=str(tmp_path / "b"))
 
@@ -468,38 +441,23 @@ def test_the_page_keeps_what_was_clicked_and_saves_a_sheet(outputs, tmp_path):
     (row, *_) = rows_of(folder / "sheets" / "judge-1-filled.csv")
     assert row["comment"] == ' =short, "dry"'
     assert human_analyze(folder).judges == {"judge-1": (1, 20)}
-    key = json.loads((folder / "key.json").read_text())["judges"]["judge-1"][0]["systems"]
+    key = key_of(folder)["judges"]["judge-1"][0]["systems"]
     assert [name for name, one in human_analyze(folder).scores.items() if one["n"] and one["best"]] == [key[1]]
 
 
 def test_the_command_line_makes_and_analyzes_a_study(outputs, capsys, monkeypatch):
     from raysum.cli.app import main
 
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr("sys.argv", ["raysum", "human", *arguments])
+        with pytest.raises(SystemExit, match=str(code)):
+            main()
+        return capsys.readouterr()[code > 0]
+
     out = str(outputs.parent / "study")
-    arguments = [
-        "human",
-        "sheets",
-        str(outputs),
-        "--design",
-        "ranking",
-        "items=8",
-        "--judges",
-        "2",
-        "--out",
-        out,
-        "--json",
-    ]
-    monkeypatch.setattr("sys.argv", ["raysum", *arguments])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    assert json.loads(capsys.readouterr().out)["tasks"] == 8
+    options = ["--design", "ranking", "items=8", "--judges", "2", "--out", out, "--json"]
+    assert json.loads(run("sheets", str(outputs), *options))["tasks"] == 8
     judge(Path(out), "ranking", spread=0)
-    monkeypatch.setattr("sys.argv", ["raysum", "human", "analyze", out])
-    with pytest.raises(SystemExit, match="0"):
-        main()
-    shown = capsys.readouterr().out
+    shown = run("analyze", out)
     assert "16 of 16 answers (100 %)" in shown and "rank: kappa - omega: +1.00, p < 0.0001 *" in shown
-    monkeypatch.setattr("sys.argv", ["raysum", "human", "analyze", str(outputs)])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert "has no key.json" in capsys.readouterr().err
+    assert "has no key.json" in run("analyze", str(outputs), code=2)

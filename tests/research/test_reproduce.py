@@ -45,20 +45,18 @@ def test_the_figures_are_those_of_the_papers(shared, paper):
                 assert not missing, (table.id, row.name, missing)
 
 
-def test_rows_stand_as_in_the_papers(shared):
-    text = (next((shared / "seeds").glob("000_*"))).read_text()
-    for name in ("ht-2", "ht-3"):
-        for row in tables()[name].rows:
-            figures = " ".join(f"{value:.2f}" for value in row.paper)
-            assert f"{row.name} {figures}" in text, row.name
-    text = (next((shared / "seeds").glob("001_*"))).read_text().replace("’", "'")
-    for name in ("pht-1", "pht-3", "pht-4", "pht-5"):
-        digits = 4 if name == "pht-4" else 2
-        for row in tables()[name].rows:
-            if None not in row.paper:
-                cells = [f"{value:.{digits}f}" if isinstance(value, float) else str(value) for value in row.paper]
-                cells = [cell.removesuffix("0") if name == "pht-5" and "." in cell else cell for cell in cells]
-                assert re.search(rf"\| {re.escape(row.name)} +\| {' +. '.join(map(re.escape, cells))}", text), row.name
+@pytest.mark.parametrize("id", ["ht-2", "ht-3", "pht-1", "pht-3", "pht-4", "pht-5"])
+def test_rows_stand_as_in_the_papers(shared, id):
+    (file,) = (shared / "seeds").glob(SEEDS[tables()[id].paper.partition(",")[0]])
+    text = file.read_text().replace("’", "'")
+    for row in tables()[id].rows:
+        if None not in row.paper:
+            cells = [f"{value:.{4 if id == 'pht-4' else 2}f}" for value in row.paper]
+            if id == "pht-5":
+                cells = [str(value) for value in row.paper]
+            between = r" +. " if id.startswith("pht") else " "
+            name = rf"\| {re.escape(row.name)} +\|" if id.startswith("pht") else re.escape(row.name)
+            assert re.search(f"{name} {between.join(map(re.escape, cells))}", text), row.name
 
 
 def test_the_tables_are_listed_with_what_they_cost():
@@ -112,20 +110,23 @@ def test_stages_share_the_time_of_a_system():
     assert [*stages_of(systems()["hibert-s"], None)][-1] == ("hibert-s", "sentences", None)
 
 
+def steps_of(names: str, **settings) -> list[str]:
+    place = Workspace(ReproduceConfig(data="data", out="out", **settings))
+    return [step.name for step in _steps(place, chosen(names), 1 << 20)]
+
+
 def test_what_tables_share_is_done_once():
-    place = Workspace(ReproduceConfig(data="data", out="out"))
-    names = [step.name for step in _steps(place, chosen("vht-2,pht-1,vht-1"), 1 << 20)]
+    names = steps_of("vht-2,pht-1,vht-1")
     assert names.count("train pht") == 1 and "train graphsum" in names and "data unranked" not in names
     assert not [name for name in names if name.startswith("align")]
-    names = [step.name for step in _steps(place, chosen("pht-2"), 1 << 20)]
+    names = steps_of("pht-2")
     assert names.index("train pht") < names.index("align pht") < names.index("beta pht")
     assert "train ranker" in names
-    assert not [*_steps(place, chosen("vht-4"), 1 << 20)]  # of fresh weights
-    names = [step.name for step in _steps(place, chosen("ht-2,ht-4"), 1 << 20)]  # judges read whole sentences
-    assert {"evaluate lead, ht-paper, test", "evaluate lead-served, ht-paper, test"} < {*names}
-    for size in ("small", "paper"):  # where published weights are not given
-        place = Workspace(ReproduceConfig(data="data", out="out", size=size))
-        assert ("train bert" in [step.name for step in _steps(place, chosen("hibert-1"), 1 << 20)]) is (size == "small")
+    assert not steps_of("vht-4")  # of fresh weights
+    judged = {"evaluate lead, ht-paper, test", "evaluate lead-served, ht-paper, test"}  # cut, and in whole sentences
+    assert judged < {*steps_of("ht-2,ht-4")}
+    assert "train bert" in steps_of("hibert-1", size="small")  # without published weights
+    assert "train bert" not in steps_of("hibert-1", size="paper")
 
 
 @pytest.fixture(scope="module")
@@ -178,15 +179,9 @@ def test_data_without_a_split_is_refused(raw, tmp_path):
 
 
 def test_figures_of_nothing_are_remarked_on():
-    rows = [
-        {"row": name, "seconds": seconds, "ours": [{"value": 5.82}, cell]}
-        for name, seconds, cell in (
-            ("HT", 1.0, {"value": 0.004}),
-            ("PHT", 9.0, {"value": 0.02}),
-            ("Lead", None, {"value": 0.0}),
-            ("FT", 1.0, {"told": "judges"}),
-        )
-    ]
+    cells = {"HT": (1.0, {"value": 0.004}), "PHT": (9.0, {"value": 0.02}), "Lead": (None, {"value": 0.0})}
+    cells["FT"] = 1.0, {"told": "judges"}
+    rows = [{"row": row, "seconds": seconds, "ours": [{"value": 5.82}, cell]} for row, (seconds, cell) in cells.items()]
     assert [*_too_short(rows)] == ["HT: figures of 0 say only that the training was too short; give more minutes=."]
     assert not [*_too_short(rows[1:])]
 

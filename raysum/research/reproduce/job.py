@@ -3,19 +3,17 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raysum.config.loading import section_of
 from raysum.config.signatures import with_settings
 from raysum.errors import UserError
+from raysum.research.reproduce import training
 from raysum.research.reproduce.corpora import DEFAULT_OPEN, OPEN, check_splits, prepare_dataset
 from raysum.research.reproduce.measures import fill_table
 from raysum.research.reproduce.rendering import Filled, Reproduction
-from raysum.research.reproduce.scoring import evaluate_system, folder_of
 from raysum.research.reproduce.tables import BASE, SECONDS, PaperTable, ReproduceConfig, chosen, systems
-from raysum.research.reproduce.training import choose_beta, seconds_of, train_alignment, train_system
 from raysum.research.reproduce.workspace import Workspace
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.progress import Stages, span
@@ -31,13 +29,14 @@ _UNPUBLISHED = (
 
 @dataclass(frozen=True)
 class Step:
-    """A step, which is skipped if ``done`` exists."""
+    """A step, which is skipped if ``done`` exists, and otherwise calls ``act`` with the workspace and ``arguments``."""
 
     name: str
     message: str
     seconds: float
     done: Path
-    act: Callable[[], Any]
+    act: Callable[..., None]
+    arguments: tuple[Any, ...]
     fixed: float = 0.0  # the part of ``seconds`` that is equal on all machines
 
 
@@ -62,7 +61,7 @@ def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -
         place.claim(size)
         with writing(place.out):
             steps = {step.name: step for step in _steps(place, asked, size) if not step.done.exists()}
-            _run([*steps.values()])
+            _run(place, [*steps.values()])
             made = [_made(place, table) for table in asked]
     return Reproduction(str(place.out), time.monotonic() - began, made)
 
@@ -75,12 +74,12 @@ def _check_files(config: ReproduceConfig) -> None:
             raise UserError(f"{name}={given}: there is no file {file}")
 
 
-def _run(steps: list[Step]) -> None:
+def _run(place: Workspace, steps: list[Step]) -> None:
     stages = Stages({step.name: step.seconds for step in steps}, fixed={step.name: step.fixed for step in steps})
     for number, step in enumerate(steps):
-        training = sum(coming.name.startswith("train ") for coming in steps[number:])
-        with stages.stage(step.name, step.message + (f"; left to train: {training}" if training else "")):
-            step.act()
+        untrained = sum(coming.name.startswith("train ") for coming in steps[number:])
+        with stages.stage(step.name, step.message + (f"; left to train: {untrained}" if untrained else "")):
+            step.act(place, *step.arguments)
 
 
 def _steps(place: Workspace, tables: list[PaperTable], size: int) -> Iterator[Step]:
@@ -91,26 +90,27 @@ def _steps(place: Workspace, tables: list[PaperTable], size: int) -> Iterator[St
         datasets["many"] = None
     prepared = SECONDS["start"] + SECONDS["prepare"] * size / _FACTBOOK
     for name in datasets:
-        message = f"prepare the data for {name} input"
-        yield Step(f"data {name}", message, prepared, place.data(name), partial(prepare_dataset, place, name))
+        message, done = f"prepare the data for {name} input", place.data(name)
+        yield Step(f"data {name}", message, prepared, done, prepare_dataset, (name,))
     seconds = place.config.seconds or 3600.0
     length = span(seconds) if place.config.seconds else "as long as its paper did"
-    for name, system in {run.name: run for one in used for run in one.trained}.items():
-        whole, act = seconds + SECONDS["start"] * (1 + len(system.pretrained)), partial(train_system, place, system)
-        yield Step(f"train {name}", f"train {name}, {length}", whole, place.trained(name), act, seconds)
+    for name, run in {run.name: run for one in used for run in one.trained}.items():
+        whole, done = seconds + SECONDS["start"] * (1 + len(run.pretrained)), place.trained(name)
+        yield Step(f"train {name}", f"train {name}, {length}", whole, done, training.train_system, (run,), seconds)
     for name in dict.fromkeys(one.run for one in used if one.strategy):
-        message, done = f"train the attention predictor of {name}", place.trained(f"{name}.alignment")
-        yield Step(f"align {name}", message, SECONDS["align"], done, partial(train_alignment, place, systems()[name]))
-        message = f"choose the weight of attention alignment for {name} on the valid split"
-        done = place.trained(f"{name}.beta")
-        yield Step(f"beta {name}", message, SECONDS["evaluate"], done, partial(choose_beta, place, systems()[name]))
+        run, done = systems()[name], place.trained(f"{name}.alignment")
+        message = f"train the attention predictor of {name}"
+        yield Step(f"align {name}", message, SECONDS["align"], done, training.train_alignment, (run,))
+        message, done = f"choose the weight of alignment for {name} on the valid split", place.trained(f"{name}.beta")
+        yield Step(f"beta {name}", message, SECONDS["evaluate"], done, training.choose_beta, (run,))
     for table in tables:
         for system in table.needed if table.measure in ("rouge", "attention", "people") else ():
             if not place.lacks(system):
-                folder, act = folder_of(place, system.name, table), partial(evaluate_system, place, system, table)
-                message = f"evaluate {system.name} on {place.config.limit} examples of {table.split} ({table.protocol})"
+                folder = training.folder_of(place, system.name, table)
                 name = f"evaluate {folder.name}, {table.protocol}, {table.split}"
-                yield Step(name, message, SECONDS["evaluate"], folder / "table.json", act)
+                message = f"evaluate {system.name} on {place.config.limit} examples of {table.split} ({table.protocol})"
+                done, act = folder / "table.json", training.evaluate_system
+                yield Step(name, message, SECONDS["evaluate"], done, act, (system, table))
 
 
 def _made(place: Workspace, table: PaperTable) -> Filled:
@@ -151,7 +151,7 @@ def _too_short(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _row(place: Workspace, table: PaperTable, name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
     row = table.row(name)
     system = systems().get(row.system)
-    spent = seconds_of(place, system) if system and table.measure != "efficiency" else None
+    spent = training.seconds_of(place, system) if system and table.measure != "efficiency" else None
     note = system.note if system else ""
     if row.system == "bert" and not place.config.bert:
         note = _UNPUBLISHED

@@ -11,9 +11,8 @@ from raysum.metrics.rouge import PROTOCOLS
 from raysum.research.human.analysis import human_analyze
 from raysum.research.human.answers import MARKS, UnansweredStudy
 from raysum.research.human.sheets import SHEETS, human_sheets
-from raysum.research.reproduce.scoring import folder_of
 from raysum.research.reproduce.tables import BASE, RANKER, REFERENCE, SECONDS, PaperTable, systems
-from raysum.research.reproduce.training import beta_of
+from raysum.research.reproduce.training import beta_of, folder_of
 from raysum.research.reproduce.workspace import Workspace
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say, span

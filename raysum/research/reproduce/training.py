@@ -1,4 +1,4 @@
-"""Training the systems of a reproduction, each for the same time, all stages of one together."""
+"""Training the systems of a reproduction, each for the same time, all stages of one together; and their evaluation."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,17 +9,24 @@ from typing import Any
 
 from raysum.auto.choice import TimedStep, timed_steps
 from raysum.config.loading import load_config, merge
+from raysum.config.sections import LoadConfig
 from raysum.data.dataset import Dataset
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
+from raysum.evaluate.config import EvaluateConfig
+from raysum.evaluate.evaluation import compare_systems
 from raysum.evaluate.examples import read_examples
 from raysum.evaluate.scorers import score_table, scorers_of
+from raysum.evaluate.systems import Extracted, Trained, strategies
+from raysum.evaluate.systems import System as Evaluated
+from raysum.extract.summarizer import Extractor
 from raysum.models.systems.specs import SIZES
-from raysum.research.reproduce.tables import System
+from raysum.research.reproduce.tables import RANKER, PaperTable, System, systems
 from raysum.research.reproduce.workspace import Scale, Workspace
 from raysum.runs.folder import Run
 from raysum.runtime.progress import say
 from raysum.runtime.storage import read_json, write_json
+from raysum.systems import PAPER
 from raysum.train.fit import train
 
 _TUNED = 0.5  # of the time of a system that is pre-trained; the stages before share the rest
@@ -35,6 +42,7 @@ _TRAINING = ("label_smoothing", "validate_examples", "keep")
 # A quarter of the quickstart's step: in half a minute so many more steps learn more (PHT on 240,000 tokens of the
 # factbook: a validation loss of 2.70, and of 3.22 in steps of 4,000).
 _FEW = {"micro_batches": 1, "batch_tokens": 1000}
+_SCORERS = ["rouge", "attention"]
 _SMALL_BERT = {"model": {"layers": 2, "width": 128, "ffn": 512, "heads": 4}, "optim": {"lr": 0.001}}
 
 
@@ -167,3 +175,42 @@ def choose_beta(place: Workspace, system: System) -> None:
 
 def beta_of(place: Workspace, name: str) -> float:
     return float(read_json(place.trained(f"{name}.beta"))["beta"])
+
+
+def evaluate_system(place: Workspace, system: System, table: PaperTable) -> None:
+    """Decode and score a split with a system, by the table's protocol."""
+    data = place.data(system.datasets[-1])
+    settings: dict[str, Any] = {"protocol": table.protocol, "scorers": _SCORERS, "limit": place.config.limit}
+    config = EvaluateConfig(data=str(data), split=table.split, **settings)
+    folder = folder_of(place, system.name, table)
+    compare_systems([_built(place, system, table)], Dataset.open(data), table.split, config, out=folder)
+
+
+def folder_of(place: Workspace, name: str, table: PaperTable) -> Path:
+    """Return the folder of the evaluation of the system ``name`` by the table's protocol."""
+    served = _extracted(systems()[name], table) != systems()[name].extracts
+    parent = place.out / "evaluations" / f"{table.protocol}-{table.split}-{place.config.limit}"
+    return parent / (f"{name}-served" if served else name)
+
+
+def _extracted(system: System, table: PaperTable) -> str:
+    """Return the extractive system of a row: whole sentences for judges, the paper's word-cut baseline for ROUGE."""
+    return system.extracts.removesuffix(PAPER) if table.studies else system.extracts
+
+
+def _built(place: Workspace, system: System, table: PaperTable) -> Evaluated:
+    """Return the system, ready to summarize rows, under its own name."""
+    if system.extracts:
+        return Extracted.named(_extracted(system, table))
+    run = place.run(system.run or system.name)
+    if run.config.model.extracts:
+        one = Extractor.trained(run, LoadConfig())
+        return Extracted(one.system, one.settings)
+    decode = place.scale.scaled(system.decode)
+    if system.strategy:  # as in `raysum evaluate --terms`, with the weight from the valid split
+        decode |= {"ranker": str(place.run(RANKER).path), "beta": beta_of(place, system.run)}
+    summarizer = Summarizer.of(run.path, LoadConfig(decode=decode))
+    settings = summarizer.settings
+    if system.strategy:
+        settings = {one.name: one.settings for one in strategies(summarizer)}[system.strategy]
+    return Trained(system.name, summarizer, settings)
