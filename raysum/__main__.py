@@ -1,10 +1,10 @@
-"""The command line, also as `python -m raysum`: what it imports takes half a second, in which Ctrl-C is heard."""
+"""The command line, also as `python -m raysum`. Its imports take half a second, which Ctrl-C may interrupt."""
 
 import sys
 
 
 def main() -> None:
-    """``raysum.cli.app.main``; exit code 130 and one line for Ctrl-C while that loads."""
+    """Run the command line. Ctrl-C during its import prints one line and returns exit code 130."""
     try:
         from raysum.cli.app import main as run
 

@@ -1,4 +1,4 @@
-"""Rooms that are verbs: ``raysum.train(...)`` calls the function of the room ``raysum/train/``, imported then."""
+"""Rooms that can be called: ``raysum.train(...)`` imports and calls the function ``train`` of ``raysum/train/``."""
 
 import inspect
 import sys

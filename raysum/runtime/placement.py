@@ -79,7 +79,8 @@ def check_fits(workers: int, each: Share) -> None:
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    slots = sum(_slots(node, each) for node in nodes)
+    needs = each.bundle.items()
+    slots = sum(min(int((node.get(name, 0) + 1e-6) / amount) for name, amount in needs) for node in nodes)
     wanted = f"{workers} workers with {each.cpus:g} CPUs" + (f" and {each.gpus:g} GPUs" if each.gpus else "")
     if slots < workers:
         raise UserError(
@@ -87,10 +88,5 @@ def check_fits(workers: int, each: Share) -> None:
             f"set train.workers={max(slots, 1)}"
         )
     free = ray.available_resources()
-    if any(free.get(name, 0) + 1e-6 < workers * amount for name, amount in each.bundle.items()):
+    if any(free.get(name, 0) + 1e-6 < workers * amount for name, amount in needs):
         say(f"Waiting for {wanted} each: other work of the cluster holds them now")
-
-
-def _slots(node: dict[str, float], each: Share) -> int:
-    """Return how many processes with the share ``each`` a node holds."""
-    return min(int((node.get(name, 0) + 1e-6) / amount) for name, amount in each.bundle.items())

@@ -3,41 +3,20 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from raysum.runtime.processes import cores, cores_of_share
+from raysum.runtime.processes import cores
 
 
-@pytest.mark.parametrize(
-    "files, expected",
-    [
-        ({"cpu.max": "200000 100000\n"}, 2),
-        ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu.max": "10000 100000\n"}, 1),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu.max": ""}, None),
-        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
-    ],
-)
-def test_cores_of_a_containers_share(tmp_path, files, expected):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert cores_of_share(tmp_path) == expected
-
-
-def test_a_share_is_heeded_and_never_more_than_there_is(monkeypatch):
-    monkeypatch.setattr("raysum.runtime.processes.cores_of_share", lambda groups: {Path("/sys/fs/cgroup"): 1}[groups])
-    assert cores() == 1
-    there = []
-    for share in (None, 10**6):
-        monkeypatch.setattr("raysum.runtime.processes.cores_of_share", lambda groups, share=share: share)
-        there.append(cores())
-    assert there[0] == there[1] >= 1
+def test_no_more_cores_are_used_than_the_process_may():
+    allowed = os.sched_getaffinity(0)
+    assert 1 <= cores() <= len(allowed)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "5"}])

@@ -48,7 +48,7 @@ def wait_until(condition, seconds: float = 120) -> None:
 
 
 @pytest.fixture
-def prepared(store, tmp_path) -> str:  # noqa: F811
+def prepared(store, tmp_path) -> str:
     """The URL of a dataset that `raysum prepare` made of sources on the store, with nine shards; and a config."""
     for number in range(8):
         store.pipe_file(f"{BUCKET}/raw/train.part-{number}.jsonl", lines(range(20 * number, 20 * number + 20)))
@@ -59,7 +59,7 @@ def prepared(store, tmp_path) -> str:  # noqa: F811
 
 
 @pytest.mark.long
-def test_a_killed_training_goes_on_elsewhere_and_all_that_reads_it_finds_it(store, prepared, tmp_path):  # noqa: F811
+def test_a_killed_training_goes_on_elsewhere_and_all_that_reads_it_finds_it(store, prepared, tmp_path):
     store.get(f"{BUCKET}/data/", str(tmp_path / "data"), recursive=True)
     config, url = tmp_path / "config.yaml", f"s3://{BUCKET}/runs/pht"
     raysum("train", config, f"data={tmp_path / 'data'}", f"out={tmp_path / 'here'}")
@@ -89,7 +89,7 @@ def test_a_killed_training_goes_on_elsewhere_and_all_that_reads_it_finds_it(stor
 
 
 @pytest.mark.long
-def test_a_killed_reader_leaves_nothing_that_is_taken_for_whole(store, prepared, tmp_path):  # noqa: F811
+def test_a_killed_reader_leaves_nothing_that_is_taken_for_whole(store, prepared, tmp_path):
     shards = sum(name.endswith(".parquet") for name in keys(store, "data"))
     killed = 0
     for seconds in (0.01, 0.05, 0.1):
@@ -102,7 +102,7 @@ def test_a_killed_reader_leaves_nothing_that_is_taken_for_whole(store, prepared,
     assert killed > 1, "no reader was killed before it had read all"
 
 
-def test_workers_read_and_write_a_store(store, prepared, tmp_path):  # noqa: F811
+def test_workers_read_and_write_a_store(store, prepared, tmp_path):
     """Two workers under Ray, whose tasks fetch shards: the weights are those of a training of one process here."""
     store.get(f"{BUCKET}/data/", str(tmp_path / "data"), recursive=True)
     config, url, few = tmp_path / "config.yaml", f"s3://{BUCKET}/runs/two", ["train.steps=3", "optim.eps=1.0"]
@@ -117,7 +117,7 @@ def test_workers_read_and_write_a_store(store, prepared, tmp_path):  # noqa: F81
 
 
 @pytest.mark.long
-def test_tasks_of_ray_read_sources_by_their_urls(store, tmp_path):  # noqa: F811
+def test_tasks_of_ray_read_sources_by_their_urls(store, tmp_path):
     for number in range(3):
         content = lines(range(20 * number, 20 * number + 20))
         store.pipe_file(f"{BUCKET}/raw/part-{number}.jsonl", content)
