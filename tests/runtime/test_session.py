@@ -17,7 +17,7 @@ import pytest
 import ray
 
 import raysum
-from helpers.processes import LOOPBACK, Command
+from helpers.processes import LOOPBACK
 from helpers.small_datasets import write_dataset
 from helpers.teaching_server import teaching
 from raysum.config.loading import load_config
@@ -37,21 +37,21 @@ def test_a_training_is_heard_by_this_machine_only_and_leaves_nothing(tmp_path, w
     small = ["model.width=16", "model.heads=2", "model.pooling_heads=2", "model.encoder=L", "model.decoder=P"]
     small += ["train.workers=2", "train.micro_batches=2", "train.steps=40", "train.save_every=40"]
     temporary = Path(os.environ.get("TMPDIR", "/tmp"))
-    command = Command(
-        *("train", "pht", f"data={data}", f"out={tmp_path / 'run'}", *small), env=os.environ | {"HOME": str(home)}
-    )
+    command = [sys.executable, "-m", "raysum", "train", "pht", f"data={data}", f"out={tmp_path / 'run'}", *small]
+    training = psutil.Popen(command, env=os.environ | {"HOME": str(home)})
     found: dict[str, set[str]] = {}
     folders, modes = set(), set()
-    while command.process.poll() is None:
-        for name, addresses in command.listening().items():
-            found.setdefault(name, set()).update(addresses)
-        for process in command.living():
+    while training.poll() is None:
+        for process in [training, *training.children(recursive=True)]:
             with suppress(psutil.Error):
+                for one in process.net_connections("inet"):
+                    if one.status == psutil.CONN_LISTEN:
+                        found.setdefault(process.name(), set()).add(one.laddr.ip)
                 folders |= set(re.findall(rf"({temporary}/raysum-\w+)/ray/session_", " ".join(process.cmdline())))
         with suppress(FileNotFoundError):  # removed meanwhile
             modes |= {Path(folder).stat().st_mode & 0o777 for folder in folders}
         time.sleep(0.1)
-    assert command.process.returncode == 0
+    assert training.returncode == 0
     assert {"raylet", "gcs_server", "ray::RayTrainWorker", "ray::DashboardAgent"} <= {name[:20] for name in found}
     assert set.union(*found.values()) <= LOOPBACK, found
     assert modes == {0o700} and len(folders) == 1 and not Path(*folders).exists(), folders
