@@ -31,7 +31,7 @@ def _finite(figures: Any) -> Any:
     return {key: value for key, value in figures.items() if is_finite(value)} if isinstance(figures, dict) else figures
 
 
-Number = Annotated[float, Field(ge=-1e30, le=1e30)]  # charts can draw it
+Number = Annotated[int | float, Field(ge=-1e30, le=1e30)]  # charts can draw it
 Figures = Annotated[dict[str, Number], BeforeValidator(_finite)]
 
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 
 from raysum.evaluate.table import cell
@@ -13,7 +14,7 @@ from raysum.pages.charts import Chart, Line, Point
 from raysum.pages.parts import document
 from raysum.runtime.progress import say
 from raysum.runtime.storage import write_text
-from raysum.tune.record import SearchRecord, TrialRecord, read_search
+from raysum.tune.record import SearchRecord, read_search
 from raysum.tune.results import FIGURES, Trial, trial_table
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label, short_value
@@ -121,13 +122,12 @@ def _tables(search: SearchRecord) -> str:
 def best_so_far(search: SearchRecord) -> Chart:
     """Return a chart of the last result of each trial, and of the best result by time."""
     metric, sign = search.space.metric, 1 if search.space.mode == "min" else -1
-    whole = max((report.amount for trial in search.trials for report in trial.reports), default=0.0)
     # Decode trials compare only after all examples.
     comparable = sorted(
         (report.minutes, report.metrics[metric], trial.name, label(trial.config))
         for trial in search.trials
         for report in trial.reports
-        if search.space.kind == "train" or (trial.state == "ended" and report.amount >= whole)
+        if search.space.kind == "train" or (trial.state == "ended" and report.amount >= search.whole)
     )
     best, steps, last = math.inf, list[Point](), dict[str, Point]()
     for minutes, value, name, config in comparable:
@@ -142,24 +142,23 @@ def best_so_far(search: SearchRecord) -> Chart:
     return Chart("Best so far", lines, "minutes of searching", metric_title(metric))
 
 
-def _curves(space: SpaceConfig, trials: Sequence[TrialRecord]) -> Chart:
+def _curves(space: SpaceConfig, trials: Sequence[Trial]) -> Chart:
     """Return a chart of the validations of each training, or of the metric by the number of decoded examples."""
-    decodes, few, drawn = space.kind == "decode", len(trials) <= _COLORED, list[Line]()
+    few, drawn = len(trials) <= _COLORED, list[Line]()
     for rank, trial in enumerate(trials):
-        reported = {report.amount: report.metrics[space.metric] for report in trial.reports}
-        values, name = reported if decodes or not trial.curve else trial.curve, label(trial.config)
-        points = [Point(x, y, f"{name}: {y:.4g} at {x:.0f}") for x, y in sorted(values.items())]
+        name = label(trial.config)
+        points = [Point(x, y, f"{name}: {y:.4g} at {x:.0f}") for x, y in sorted(trial.curve.items())]
         if few:
             drawn.append(Line(name, points, rank if rank > _BEST else _BEST - rank))
         elif rank == 0:
             drawn.append(Line("the best", points, _BEST))
         else:
             drawn.append(Line("the others", points, _OTHER, faint=True))
-    title, x = ("Metric by scored examples", "examples") if decodes else ("Validation", "step")
+    title, x = ("Validation", "step") if space.kind == "train" else ("Metric by scored examples", "examples")
     return Chart(title, drawn[::-1], x, metric_title(space.metric))
 
 
-def _parallel(space: SpaceConfig, trials: Sequence[TrialRecord]) -> Chart:
+def _parallel(space: SpaceConfig, trials: Sequence[Trial]) -> Chart:
     """Return a chart with a line for each trial through its values and its metric."""
     metric, keys = space.metric, [*space.search]
     finite = [t for t in trials if t.config.keys() >= {*keys} and math.isfinite(t.metrics[metric])]
@@ -186,16 +185,13 @@ def result_charts(space: SpaceConfig, trials: Sequence[Trial]) -> list[Chart]:
     if not few or not all(isinstance(value, int | float) for value in values):
         return [_ranked(trials, metric)]
     lines: dict[str, list[Point]] = {}
-    for trial, value in zip(trials, values, strict=True):
+    for value, trial in sorted(zip(values, trials, strict=True), key=itemgetter(0)):
         text = f"{label(trial.config)}: {metric} {trial.metrics[metric]:.2f}"
         others = ", ".join(map(short_value, [*trial.config.values()][1:]))
         point = Point(float(value or 0), trial.metrics[metric], text, *bounds(trial.metrics, metric))
         lines.setdefault(others, []).append(point)
     key = next(iter(space.search)).removeprefix("decode.")
-    drawn = [
-        Line(others, sorted(points, key=lambda point: point.x), number)
-        for number, (others, points) in enumerate(sorted(lines.items()))
-    ]
+    drawn = [Line(others, lines[others], number) for number, others in enumerate(sorted(lines))]
     return [Chart(f"{title} over {key}", drawn, key, f"{title}, 95 % intervals")]
 
 
@@ -216,11 +212,8 @@ def _ranked(trials: Sequence[Trial], metric: str) -> Chart:
     names = [label(trial.config) for trial in trials[:_RANKED]]
     if any(len(name) > charts.LONGEST for name in names):
         names = [_values(trial) for trial in trials[:_RANKED]]
-    colors = [_BEST] + [_OTHER] * len(names)
-    drawn = [
-        interval_row(name, trial.metrics, metric, color)
-        for name, trial, color in zip(names, trials, colors, strict=False)
-    ]
+    rows = enumerate(zip(names, trials, strict=False))
+    drawn = [interval_row(name, trial.metrics, metric, _OTHER if rank else _BEST) for rank, (name, trial) in rows]
     return charts.RowChart(title, drawn, metric_title(metric))
 
 

@@ -6,7 +6,7 @@ Ray Tune's own files appear late. They are read only for searches of earlier ver
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from raysum.evaluate.saved import Figures, checked
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.storage import append_line, read_json, read_lines
-from raysum.tune.results import FIGURES, Trial, ranked
+from raysum.tune.results import FIGURES, Trial, TrialReport, ranked
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label
 
 RECORD = "progress.jsonl"
-_RECORDED = {"examples", *(key + end for key in FIGURES for end in ("", "_low", "_high"))}
+_METRICS = {"examples", *(key + end for key in FIGURES for end in ("", "_low", "_high"))}  # of Tune's result.json
 
 
 class RecordLine(BaseModel):
@@ -54,30 +54,6 @@ class RecordWriter:
                 self._pending.pop(0)
 
 
-def recorded_metrics(result: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of a trial's ``result`` that the record keeps."""
-    return {key: value for key, value in result.items() if key in _RECORDED and isinstance(value, int | float)}
-
-
-@dataclass(frozen=True)
-class TrialReport:
-    """Metrics of a trial after ``minutes`` of the search and ``amount`` examples or steps."""
-
-    minutes: float
-    amount: float
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class TrialRecord(Trial):
-    """A trial that is running, ended, failed, or stopped with its search. ``curve`` has its validations by step."""
-
-    state: str = "ended"
-    reports: Sequence[TrialReport] = ()
-    until: float = 0.0  # minutes of the search at its last line
-    curve: dict[int, float] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class SearchRecord:
     """A search with its space and trials, best first; ``then`` is the search after it.
@@ -88,7 +64,7 @@ class SearchRecord:
     name: str
     path: Path
     space: SpaceConfig
-    trials: list[TrialRecord]
+    trials: list[Trial]
     ended: bool
     running: bool = False
     total: int = 0
@@ -115,7 +91,7 @@ class SearchRecord:
         left = max(self.total - sum(map(self._share, self.trials)), 0.0)
         return left * spent / sum(map(self._share, current))
 
-    def _share(self, trial: TrialRecord) -> float:
+    def _share(self, trial: Trial) -> float:
         """Return the completed share of a trial."""
         if trial.state in ("ended", "failed"):
             return 1.0
@@ -150,7 +126,7 @@ def read_search(path: Path, running: bool | None = None) -> SearchRecord:
         name=f"{path.name} ({values.get('name') or 'a space'})",
         path=path,
         space=space,
-        trials=_ordered(space, trials),
+        trials=ranked(space, trials),
         ended=(path / "best.json").is_file(),
         running=running,
         total=max(total, len(trials)),
@@ -166,17 +142,7 @@ def _without_unset(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in inner.items() if value not in (None, {})}
 
 
-def _ordered(space: SpaceConfig, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the trials, best first, those without a result last. Only the last try of a failed trial is included."""
-    last = {label(trial.config): trial for trial in trials}
-    latest = [t for t in trials if t.state in ("ended", "running") or last[label(t.config)] is t]
-    with_metrics = [trial for trial in latest if trial.metrics]
-    return [*ranked(space, with_metrics), *(trial for trial in latest if not trial.metrics)]
-
-
-def _trial(
-    path: Path, name: str, metric: str, lines: Sequence[tuple[float, RecordLine]], resumed: float
-) -> TrialRecord:
+def _trial(path: Path, name: str, metric: str, lines: Sequence[tuple[float, RecordLine]], resumed: float) -> Trial:
     """Return the trial ``name``. If a resumed trial repeats a report, the later one counts."""
     reports, config = list[TrialReport](), dict[str, Any]()
     for minutes, line in lines:
@@ -193,10 +159,11 @@ def _trial(
         state, error = "failed", last.error or f"it reported no {metric}"
     metrics = reports[-1].metrics if reports and not error else {}
     seconds = max(line.seconds for _, line in lines)
-    curve = dict[int, float]()
+    curve = {report.amount: report.metrics[metric] for report in reports}
     with suppress(UserError):  # validations.json may be damaged
-        curve |= Run(path / "trials" / Path(name).name).validations()
-    return TrialRecord(name, config, metrics, seconds, error, state, reports, until, curve)
+        validations = Run(path / "trials" / Path(name).name).validations()
+        curve = {float(step): loss for step, loss in validations.items()} or curve
+    return Trial(name, config, metrics, seconds, error, state, reports, until, curve)
 
 
 def _lines(path: Path, space: SpaceConfig) -> list[RecordLine]:
@@ -224,7 +191,7 @@ def _tune_lines(file: Path, space: SpaceConfig) -> Iterator[RecordLine]:
     line.trial = label(line.config) if space.searcher == "grid" else file.parent.name
     for number, result in enumerate(results):
         at, seconds = result.get("timestamp", written), result.get("time_total_s", 0.0)
-        values = {"time": at, "seconds": seconds, "metrics": recorded_metrics(result)}
+        values = {"time": at, "seconds": seconds, "metrics": {key: result[key] for key in _METRICS & result.keys()}}
         line = checked(RecordLine, line.model_dump() | values, file)
         if number == 0:
             yield line.model_copy(update={"time": line.time - line.seconds, "metrics": {}})

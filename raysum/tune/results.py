@@ -1,9 +1,9 @@
 """Results of a search: its trials, the best one, the settings that the run adopts, a table."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import add
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysum.config.decoding import DecodeConfig
 from raysum.evaluate.scorers import FIGURES as SCORES
@@ -27,21 +27,35 @@ _COSTS = {
     "train_seconds": Figure("training s", 0),
 }
 FIGURES = SCORES | _COSTS  # all metrics of trials
+_KEYS = ("name", "config", "metrics", "seconds", "error")  # of a trial in JSON
 _SHOWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity", *_COSTS)  # in tables
+
+
+class TrialReport(NamedTuple):
+    """Metrics of a trial after ``minutes`` of the search and ``amount`` examples or steps."""
+
+    minutes: float
+    amount: float
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: the values of the searched keys, its metrics, and its error if it failed."""
+    """One trial: the values of the searched keys, its last metrics, and its error if it failed.
+
+    Its ``state`` is running, ended, failed, or stopped with the search. ``until`` are the minutes of the search at its
+    last report. ``curve`` has its validations by step, or its metric by the number of examples.
+    """
 
     name: str
     config: dict[str, Any]
     metrics: dict[str, float]
     seconds: float
     error: str | None = None
-
-
-AnyTrial = TypeVar("AnyTrial", bound=Trial)
+    state: str = "ended"
+    reports: Sequence[TrialReport] = ()
+    until: float = 0.0
+    curve: Mapping[float, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,7 +128,8 @@ class SearchResult(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return ``best`` (config, metrics, run), ``trials``, ``seconds``, and ``adopted`` and ``then`` if any."""
         best = {"config": self.best.config, "metrics": self.best.metrics, "run": str(self.run.path)}
-        values = {"best": best, "trials": [asdict(trial) for trial in self.trials], "seconds": round(self.seconds, 1)}
+        trials = [{key: getattr(trial, key) for key in _KEYS} for trial in self.trials]
+        values = {"best": best, "trials": trials, "seconds": round(self.seconds, 1)}
         values |= {"adopted": self.adopted.to_dict()} if self.adopted else {}
         return values | ({"then": self.then.to_dict()} if self.then else {})
 
@@ -161,17 +176,20 @@ def trial_table(space: SpaceConfig, trials: Sequence[Trial]) -> "DataFrame":
     return DataFrame(lines, [label(trial.config) for trial in trials], [figure.label for figure in known.values()])
 
 
-def ranked(space: SpaceConfig, trials: Iterable[AnyTrial]) -> list[AnyTrial]:
-    """Return the trials with the best metric first and failed ones last; ties prefer smaller values, such as beta.
+def ranked(space: SpaceConfig, trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials with the best metric first and those without one last; ties prefer smaller values.
 
-    Trials that a scheduler stopped early come after those that were scored on more examples.
+    Trials that a scheduler stopped early come after those that were scored on more examples. Of the tries of a failed
+    trial only the last one is included.
     """
     sign = 1 if space.mode == "min" else -1
+    last = {label(trial.config): trial for trial in trials}
 
     def rank(trial: Trial) -> tuple[bool, float, float, list[tuple[float, str]]]:
         values = trial.config.values()
         order = [(value, "") if isinstance(value, int | float) else (0.0, str(value)) for value in values]
         examples, metric = trial.metrics.get("examples", 0), trial.metrics.get(space.metric, 0.0)
-        return trial.error is not None, -examples, sign * metric, order
+        return not trial.metrics, -examples, sign * metric, order if trial.metrics else []
 
-    return sorted(trials, key=rank)
+    kept = [t for t in trials if t.state in ("ended", "running") or last[label(t.config)] is t]
+    return sorted(kept, key=rank)

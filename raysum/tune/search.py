@@ -27,8 +27,8 @@ from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tune.page import live_page, result_charts
-from raysum.tune.record import RecordWriter
-from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption, ranked
+from raysum.tune.record import RecordWriter, read_search
+from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import Job, Space, load_space
 
@@ -78,7 +78,8 @@ def _search(job: Job, started: float) -> SearchResult:
 
         # The search after this one belongs to the best run. Once it exists, a repeated trial must not become the best.
         repeats_failed = not (space.then and (job.out / space.then.name / _CLAIM).is_file())
-        trials = ranked(space.config, run_trials(job, repeats_failed))
+        run_trials(job, repeats_failed)
+        trials = read_search(job.out, running=False).trials
         best = trials[0]
         if best.error:
             raise UserError(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.tune import Result
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
@@ -21,14 +20,13 @@ from raysum.runtime.processes import muted
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import shown
 from raysum.tune.decoding import decode_trial, shared_decoder
-from raysum.tune.record import RecordWriter, recorded_metrics
-from raysum.tune.results import Trial
-from raysum.tune.spaces import Job, Space, label
+from raysum.tune.record import RecordWriter
+from raysum.tune.spaces import Job, Space
 from raysum.tune.training import domain, population, train_trial
 
 
-def run_trials(job: Job, repeats_failed: bool) -> list[Trial]:
-    """Run the trials that have not ended, with ``repeats_failed`` also failed ones; return all trials of the search.
+def run_trials(job: Job, repeats_failed: bool) -> None:
+    """Run the trials that have not ended, with ``repeats_failed`` also failed ones.
 
     Raises UserError if the state of an earlier search in the folder is damaged.
     """
@@ -36,14 +34,13 @@ def run_trials(job: Job, repeats_failed: bool) -> list[Trial]:
         is_begun = find_state(job.out / "tune")
         with shared_decoder(job) as decoder:
             try:
-                grid = _tuner(job, decoder, is_begun, repeats_failed).fit()
+                _tuner(job, decoder, is_begun, repeats_failed).fit()
             except (EOFError, pickle.UnpicklingError):  # of an error.pkl
                 raise UserError(
                     f"cannot write {job.out}: the error file of a failed trial is incomplete; free space there"
                 ) from None
     for leftover in job.out.glob("trials/*/ray"):  # Ray Train's files of stopped trials
         shutil.rmtree(leftover, ignore_errors=True)
-    return [_trial(job, grid[number]) for number in range(len(grid))]
 
 
 def find_state(folder: Path) -> bool:
@@ -148,16 +145,6 @@ def _scheduler(job: Job) -> TrialScheduler:
     return ASHAScheduler(time_attr=unit, max_t=length + 1, grace_period=max(1, length // 8), reduction_factor=3)
 
 
-def _trial(job: Job, result: Result) -> Trial:
-    """Return Tune's ``result`` as a Trial. Tune adds a suffix to the folder name of a repeated trial."""
-    config, values = result.config or {}, result.metrics or {}
-    name = label(config) if job.space.config.searcher == "grid" else Path(result.path).name
-    if result.error:
-        return Trial(name, config, {}, 0.0, str(result.error).strip().splitlines()[-1])
-    own = {key: values[key] for key in values if key not in AUTO_RESULT_KEYS and type(values[key]) in (int, float)}
-    return Trial(name, config, own, values["time_total_s"])
-
-
 class Listed(Searcher):
     """A searcher that suggests the ``points`` of a grid or a random search in order."""
 
@@ -227,7 +214,9 @@ class TrialProgress(tune.Callback):
         if self.metric in result:
             tags = {"run": self._search, "trial": str(trial), "metric": self.metric}
             self.gauge.set(result[self.metric], tags=tags)
-            self._write(trial, config=trial.config, metrics=recorded_metrics(result), seconds=result["time_total_s"])
+            numbers = {key: value for key, value in result.items() if type(value) in (int, float)}
+            metrics = {key: numbers[key] for key in numbers.keys() - AUTO_RESULT_KEYS}
+            self._write(trial, config=trial.config, metrics=metrics, seconds=result["time_total_s"])
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         self._write(trial, state="ended")
