@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -44,6 +45,13 @@ class Command:
                 if sockets:
                     found.setdefault(process.name(), set()).update(one.laddr.ip for one in sockets)
         return found
+
+    def wait_until(self, condition: Callable[[], Any], seconds: float = 300) -> None:
+        """Wait for the ``condition``, for which the command must live."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None and time.monotonic() < end, "the condition has not come true"
+            time.sleep(0.02)
 
     def ended_or_killed(self, seconds: float, whole: bool) -> bool:
         """Kill it after so many ``seconds``, ``whole`` or the driver alone; whether it had not ended before."""
