@@ -38,3 +38,11 @@ def weights(run: Run, checkpoint: str = "best") -> dict[str, torch.Tensor]:
 def same(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> bool:
     """Whether both have the same tensors, bit for bit."""
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def forget_validation(run: Run) -> None:
+    """Remove the last validation, as if the training was killed before it was written."""
+    lines = run.metrics.read_text().splitlines(keepends=True)
+    assert "valid_loss" in lines[-1]
+    run.metrics.write_text("".join(lines[:-1]))
+    run.validations_file.unlink()

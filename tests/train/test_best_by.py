@@ -8,6 +8,8 @@ import pytest
 
 import raysum
 from helpers.small_datasets import write_dataset
+from helpers.small_trainings import RATE, forget_validation
+from helpers.small_trainings import config as of_short_training
 from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
@@ -26,12 +28,9 @@ SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L",
 GREEDY = {"num_beams": 1, "n_best": 1}
 
 
-def config(data: Path, out: Path, steps: int, **train: Any) -> Config:
-    settings = {"batch_tokens": 200, "micro_batches": 2, "workers": 0, "threads": 1, "log_every": 1, "steps": steps}
-    settings |= {"validate_every": 2, "save_every": 2, "keep": 2, **train}
-    optim = {"lr": 0.01, "schedule": "constant", "warmup_steps": 0}
-    decode = {"max_length": 12, "min_length": 6}
-    return Config(model=SMALL, optim=optim, train=settings, decode=decode, data=str(data), out=str(out))
+def config(data: Path, out: Path, steps: int, longest: int = 12, **train: Any) -> Config:
+    settings = {"validate_every": 2, "save_every": 2, "keep": 2, **train}
+    return of_short_training(data, out, steps, SMALL, train=settings, decode={"max_length": longest, "min_length": 6})
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +45,9 @@ def data(tmp_path_factory) -> Path:
     summarizer, written = Summarizer.load(run.path, "4", **GREEDY), []
     for split in ("train", "valid"):
         rows = [*dataset.read(split)]
-        texts = [one.summary for one in summarizer.summarize_rows(rows)]
-        told = [row | {"summary": text} for row, text in zip(rows, texts, strict=True)]
-        written.append(writer.add(f"{split}-0", split, [table_of(told, dataset.kind)]))
+        told = zip(rows, summarizer.summarize_rows(rows), strict=True)
+        table = table_of([row | {"summary": one.summary} for row, one in told], dataset.kind)
+        written.append(writer.add(f"{split}-0", split, [table]))
     return writer.finish(written).path
 
 
@@ -77,11 +76,7 @@ def test_the_best_is_that_of_the_figure_and_not_of_the_loss(data, judged):
 
 
 def test_it_is_the_same_after_any_restart_and_patience_goes_by_it(data, judged, tmp_path, capsys):
-    parts = fit(config(data, tmp_path / "parts", 6, best_by="rouge1"))
-    lines = parts.metrics.read_text().splitlines(keepends=True)
-    assert "valid_rouge1" in lines[-1]
-    parts.metrics.write_text("".join(lines[:-1]))  # as if killed before its validation was written
-    parts.validations_file.unlink()
+    forget_validation(fit(config(data, tmp_path / "parts", 6, best_by="rouge1")))
     parts = fit(config(data, tmp_path / "parts", 10, best_by="rouge1"))
     assert validations(parts) == validations(judged) and parts.best().step == 4
     few = {"best_by": "rouge1", "patience": 2}
@@ -91,13 +86,19 @@ def test_it_is_the_same_after_any_restart_and_patience_goes_by_it(data, judged, 
         fit(config(data, tmp_path / "parts", 12))
 
 
-def test_facts_are_counted_as_in_evaluation(tmp_path):
+def write_facts(folder: Path, change=lambda raw: raw) -> list[Path]:
+    """Files of two splits of the factbook, their examples changed."""
+    files = []
     for split, count in (("train", 20), ("valid", 12)):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(raw) + "\n" for raw in generate(split, count)))
-    sources = [tmp_path / "train.jsonl", tmp_path / "valid.jsonl"]
+        files.append(folder / f"{split}.jsonl")
+        files[-1].write_text("".join(json.dumps(change(raw)) + "\n" for raw in generate(split, count)))
+    return files
+
+
+def test_facts_are_counted_as_in_evaluation(tmp_path):
+    sources = write_facts(tmp_path)
     with_facts = prepare(sources, tmp_path / "facts", vocab_size=400, keep=["facts"]).dataset.path
-    settings = config(with_facts, tmp_path / "run", 40, best_by="facts_f1", validate_every=40, batch_tokens=2000)
-    run = fit(settings.model_copy(update={"decode": settings.decode.model_copy(update={"max_length": 60})}))
+    run = fit(config(with_facts, tmp_path / "run", 40, 60, best_by="facts_f1", validate_every=40, batch_tokens=2000))
     table = raysum.evaluate(run.path, with_facts, split="valid", decode=GREEDY)
     assert run.validations("valid_facts_f1") == {40: pytest.approx(table.systems["run"]["facts_f1"])}
     without = prepare(sources, tmp_path / "none", vocab_size=400).dataset.path
@@ -106,15 +107,12 @@ def test_facts_are_counted_as_in_evaluation(tmp_path):
 
 
 def test_a_run_that_extracts_is_judged_by_the_sentences_it_takes(tmp_path):
-    for split, count in (("train", 20), ("valid", 12)):
-        wanted = (raw | {"summary": raw["documents"][-1]["text"].splitlines()[-1]} for raw in generate(split, count))
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(raw) + "\n" for raw in wanted))
-    sources = [tmp_path / "train.jsonl", tmp_path / "valid.jsonl"]
+    sources = write_facts(tmp_path, lambda raw: raw | {"summary": raw["documents"][-1]["text"].splitlines()[-1]})
     labelled = prepare(sources, tmp_path / "data", kind="extraction", vocab_size=400).dataset.path
-    small = ["model.layers=1", "model.width=16", "model.ffn=16", "model.heads=2", "train.workers=0", "train.threads=1"]
-    small += ["train.steps=30", "train.validate_every=10", "train.keep=9", "train.validate_examples=10"]
-    small += ["optim.lr=0.02", "optim.schedule=constant", "optim.warmup_steps=0", "train.best_by=rouge2"]
-    run = fit(load_config("hibert_tiny", [*small, f"data={labelled}", f"out={tmp_path / 'run'}"]))
+    train = {"workers": 0, "threads": 1, "steps": 30, "validate_every": 10, "keep": 9, "validate_examples": 10}
+    values = {"model": {"layers": 1, "width": 16, "ffn": 16, "heads": 2}, "optim": RATE | {"lr": 0.02}}
+    values |= {"train": train | {"best_by": "rouge2"}, "data": str(labelled), "out": str(tmp_path / "run")}
+    run = fit(load_config("hibert_tiny", values=values))
     found = run.validations("valid_rouge2")
     assert [*found] == [10, 20, 30] and len({*found.values()}) == 3 and run.best().step == max(found, key=found.get)
     told = [
@@ -135,10 +133,9 @@ def test_a_run_that_extracts_is_judged_by_the_sentences_it_takes(tmp_path):
 )
 def test_what_cannot_be_is_one_line(tmp_path, preset, name, split, message):
     data = write_dataset(tmp_path / "data", {"train": 12, split: 6})
+    overrides = [f"train.best_by={name}", f"data={data}", f"out={tmp_path / 'run'}", "train.workers=0"]
     with pytest.raises(UserError, match=message) as error:
-        fit(
-            load_config(preset, [f"train.best_by={name}", f"data={data}", f"out={tmp_path / 'run'}", "train.workers=0"])
-        )
+        fit(load_config(preset, overrides))
     assert "\n" not in str(error.value)
 
 

@@ -18,7 +18,7 @@ import raysum.train.worker
 from helpers.small_datasets import as_formerly, write_dataset
 from helpers.small_models import objective_of, pack
 from helpers.small_runs import without_times
-from helpers.small_trainings import RATE, STEPS, same, weights
+from helpers.small_trainings import RATE, STEPS, forget_validation, same, weights
 from helpers.special_ids import PAD
 from raysum.config.decoding import SourceConfig
 from raysum.config.loading import load_config, presets
@@ -303,12 +303,6 @@ def board_of(run: Run) -> dict[str, list]:
     return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
 
 
-def without_last_line(run: Run) -> None:
-    """As if the training was killed before the line of its validation was written."""
-    run.metrics.write_text("".join(run.metrics.read_text().splitlines(keepends=True)[:-1]))
-    run.validations_file.unlink()
-
-
 def test_a_checkpoint_of_a_former_version_is_resumed_though_it_has_no_sums(data, tmp_path):
     run = fit(config(data, tmp_path / "run", 5, log_every=3))
     state = json.loads((run.latest().path / "state.json").read_text())
@@ -338,7 +332,7 @@ def test_a_resumed_training_draws_the_same_references(tmp_path):
 
 def test_the_speed_of_training_is_its_own_also_where_a_validation_is_made_up_for(data, tmp_path, monkeypatch):
     settings = {"validate_every": 4, "save_every": 4}
-    without_last_line(run := fit(config(data, tmp_path / "run", 4, **settings)))
+    forget_validation(run := fit(config(data, tmp_path / "run", 4, **settings)))
     monkeypatch.setattr("raysum.train.worker.plan_of", lambda stream: time.sleep(3) or plan_of(stream))
     fit(config(data, tmp_path / "run", 9, **settings))
     assert sorted(run.validations()) == [4, 8, 9]
@@ -379,7 +373,7 @@ def test_a_training_ends_when_validation_gets_no_better_at_the_same_step_after_a
     assert "raise train.patience to continue" in capsys.readouterr().err and run.metrics.read_text() == before
 
     for stop in (steps[expected] - 1, steps[expected]):  # the second without its validation
-        without_last_line(trained(f"to {stop}", stop, patience=2))
+        forget_validation(trained(f"to {stop}", stop, patience=2))
         parted = trained(f"to {stop}", patience=2)
         assert parted.latest().step == run.latest().step and parted.validations() == run.validations()
     assert losses(trained("run", patience=None)) == losses(whole)
