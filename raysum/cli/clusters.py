@@ -75,7 +75,9 @@ def _cluster_of_texts(texts: list[tuple[str, DocumentText]], title: str, mapping
         mapping.check_texts(name)
         documents += mapping.split_document(raw_document(text, name))
     title = title or (texts[0][1].title if len(texts) == 1 else "")
-    return {"id": title or _name(files), "title": title, "documents": documents}
+    folders = {file.absolute().parent for file in files}
+    together = folders.pop().name if len(folders) == 1 else f"{names[0]} and {len(files) - 1} more"
+    return {"id": title or (names[0] if len(files) == 1 else together), "title": title, "documents": documents}
 
 
 def summarize_clusters(run: str, rows: Sequence[Cluster], settings: LoadConfig, html: str | None) -> Summaries:
@@ -93,15 +95,6 @@ def summarize_clusters(run: str, rows: Sequence[Cluster], settings: LoadConfig, 
     if len(results) == 1 and isinstance(results[0], NoSummary):
         raise UserError(results[0].error)
     return Summaries(results)
-
-
-def _name(files: list[Path]) -> str:
-    """Return the name of a single file, or of the folder that contains all files, or the first name and a count."""
-    first, *others = files
-    if not others:
-        return first.name
-    folders = {file.absolute().parent for file in files}
-    return folders.pop().name if len(folders) == 1 else f"{first.name} and {len(others)} more"
 
 
 def _cluster(record: Record) -> Cluster:

@@ -163,8 +163,8 @@ def main() -> None:
                 _replace_environment(request["env"] | _QUIET)
                 with no_ids_drawn():
                     _load(ray_modules)
-                if not _may_be_copied():
-                    break
+                if len(os.listdir("/proc/self/task")) > 1 or _drawn_by_copy() == _drawn_by_copy():
+                    break  # copies would lack the other threads, or generate the same ids
             if request and identity == served and os.fork() == 0:
                 start_worker.end_with(server)
                 with suppress(OSError):  # the client timed out
@@ -196,12 +196,8 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int
     return None, streams
 
 
-def _may_be_copied() -> bool:
-    """Return whether this process has no other threads and its forks generate different Ray ids."""
-    return len(os.listdir("/proc/self/task")) == 1 and _drawn_by_copy() != _drawn_by_copy()
-
-
 def _drawn_by_copy() -> bytes:
+    """Return an id that a fork of this process generates."""
     import ray
 
     reader, writer = os.pipe()

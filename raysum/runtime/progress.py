@@ -53,15 +53,11 @@ def say(text: str) -> None:
 
 def _is_interactive() -> bool:
     """Return whether output can be overwritten, as in a terminal or a notebook."""
-    return sys.stderr.isatty() or _in_notebook()
-
-
-def _in_notebook() -> bool:
-    return "ipykernel" in sys.modules
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def _stream() -> TextIO:
-    return sys.stdout if _in_notebook() else sys.stderr
+    return sys.stdout if "ipykernel" in sys.modules else sys.stderr
 
 
 class Stages:

@@ -68,17 +68,15 @@ class Grid(Table):
         first, *left = self.columns
         while left:
             count = len(left)
-            while count > 1 and self._least([first, *left[:count]], console, unbounded) > options.max_width:
+            part = self._of([first, *left])
+            while count > 1 and console.measure(part, options=unbounded).minimum > options.max_width:
                 count -= 1
-            part = self._of([first, *left[:count]])
+                part = self._of([first, *left[:count]])
             part.title = self.title if len(left) == len(self.columns) - 1 else None
             left = left[count:]
             part.caption = None if left else self.caption
             yield from super(Grid, part).__rich_console__(console, options)
             yield from [""] * bool(left)
-
-    def _least(self, columns: list[Column], console: Console, options: ConsoleOptions) -> int:
-        return console.measure(self._of(columns), options=options).minimum
 
     def _of(self, columns: list[Column]) -> "Grid":
         part = copy(self)
