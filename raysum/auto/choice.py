@@ -57,87 +57,79 @@ def choose_config(dataset: Dataset, overrides: tuple[str, ...], values: dict[str
 
     Raises UserError if a setting is wrong, or no row of the dataset can be trained on.
     """
-    best, best_visits, best_seconds = None, 0, 0.0
+    chooser, best, best_visits = _Chooser(dataset, overrides, values), None, 0
     for size in SIZES:
         if best is not None and best_visits < size.visits:
             break  # larger sizes are slower
-        draft = _draft(dataset, size, overrides, values)
-        per_example = _seconds_per_example(dataset, draft)
-        config = _with_steps(dataset, draft, per_example, overrides, values)
-        visits = int(60 * (config.train.minutes or 0) * _TRAINING / per_example)
+        config, visits = chooser.choose(size)
         if best is not None and (visits < size.visits or config.model == best.model):
             break
-        best, best_visits, best_seconds = config, visits, per_example
+        best, best_visits = config, visits
     assert best is not None
-    rows = dataset.references("train")
+    model: Any = best.model
+    rows, minutes = dataset.references("train"), best.train.minutes or 0
     say(
-        f"Chosen: {best.model.encoder}/{best.model.decoder} of width {best.model.width}, {best.train.steps} steps; "  # type: ignore[attr-defined]
-        f"this machine trains on {1 / best_seconds:.1f} examples a second, so each of {rows} is seen "
-        f"{min(best_visits / rows, _EPOCHS):.1f} times in {best.train.minutes:g} min"
+        f"Chosen: {model.encoder}/{model.decoder} of width {model.width}, {best.train.steps} steps; the machine trains "
+        f"on {best_visits / (60 * minutes * _TRAINING):.1f} examples a second, so each of {rows} is seen "
+        f"{min(best_visits / rows, _EPOCHS):.1f} times in {minutes:g} min"
     )
     say(_expectation(rows, best_visits))
     return best
 
 
-def _draft(dataset: Dataset, size: Size, overrides: tuple[str, ...], values: dict[str, Any]) -> Config:
-    """Return a config without the number of steps, and with small batches, to measure the speed with."""
-    targets = dataset.lengths("train")[:, 2]
-    targets = targets[targets > 0] if targets.any() else np.array([2])
-    recipe = dataset.recipe
-    source = {
-        "max_paragraphs": recipe.max_paragraphs,
-        "paragraph_tokens": recipe.paragraph_tokens,
-        "target_tokens": max(int(np.percentile(targets, 99)), 2),
-    }
-    draft: dict[str, Any] = {"model": size.model, "optim": {"lr": size.lr}, "source": source}
-    draft["decode"] = {"max_length": max(int(np.percentile(targets, 95)), 20)}
-    return _batched(dataset, draft, _FEW_EXAMPLES, overrides, values)
+@dataclass(frozen=True)
+class _Chooser:
+    """Chooses settings for a dataset. ``overrides`` and ``values`` of the user replace them."""
 
+    dataset: Dataset
+    overrides: tuple[str, ...]
+    values: dict[str, Any]
 
-def _batched(
-    dataset: Dataset, draft: dict[str, Any], examples: int, overrides: tuple[str, ...], values: dict[str, Any]
-) -> Config:
-    """Return the config of ``draft`` with about ``examples`` in a step."""
-    config = load_config(NAME, overrides, merge(draft, values))
-    tokens, workers = examples * _cost(dataset, config), max(config.train.workers, 1)
-    parts = ceil(ceil(tokens / _MICRO_TOKENS) / workers) * workers
-    batching = {"micro_batches": parts, "batch_tokens": ceil(tokens / parts)}
-    return load_config(NAME, overrides, merge(merge(draft, {"train": batching}), values))
+    def choose(self, size: Size) -> tuple[Config, int]:
+        """Return the config of a ``size``, and the number of examples that it sees in the time."""
+        recipe, targets = self.dataset.recipe, self.dataset.lengths("train")[:, 2]
+        targets = targets[targets > 0] if targets.any() else np.array([2])
+        source = {"max_paragraphs": recipe.max_paragraphs, "paragraph_tokens": recipe.paragraph_tokens}
+        draft = {
+            "model": size.model,
+            "optim": {"lr": size.lr},
+            "source": source | {"target_tokens": max(int(np.percentile(targets, 99)), 2)},
+            "decode": {"max_length": max(int(np.percentile(targets, 95)), 20)},
+        }
+        config = self._batched(draft, _FEW_EXAMPLES)
+        per_example = [step.seconds / step.examples for step in timed_steps(self.dataset, config)]
+        seconds = statistics.median(per_example[1:]) / max(config.train.workers, 1)
+        visits = 60 * (config.train.minutes or 0) * _TRAINING / seconds
+        return self._with_steps(draft, visits), int(visits)
 
+    def _with_steps(self, draft: dict[str, Any], visits: float) -> Config:
+        """Return the config of ``draft`` with the settings that depend on the number of examples that it sees."""
+        rows = self.dataset.references("train")
+        visits = min(visits, _EPOCHS * rows)
+        examples = _EXAMPLES if visits >= _EXAMPLES * _STEPS else max(_FEW_EXAMPLES, int(visits / _STEPS))
+        steps = max(1, int(visits / examples))
+        dropout = next(rate for epochs, rate in _DROPOUT if visits <= epochs * rows)
+        train = {
+            "steps": steps,
+            "validate_every": ceil(steps / _VALIDATIONS),
+            "save_every": ceil(steps / _VALIDATIONS),
+            "log_every": max(1, min(10, steps // 20)),
+            "validate_examples": max(16, int(_VALIDATING * visits)),
+            "patience": _PATIENCE if dropout else None,
+        }
+        choice = {"model": {"dropout": dropout}, "train": train, "optim": {"warmup_steps": steps // 10}}
+        return self._batched(merge(draft, choice), examples)
 
-def _cost(dataset: Dataset, config: Config) -> float:
-    """Return the average number of tokens of an example."""
-    costs, weights = kind_of(config.model, dataset).costs(dataset.lengths("train"), config.source)
-    return float(costs[weights > 0].mean()) if weights.any() else 1.0
-
-
-def _with_steps(
-    dataset: Dataset, draft: Config, per_example: float, overrides: tuple[str, ...], values: dict[str, Any]
-) -> Config:
-    """Return ``draft`` with as many steps as fit in the time, and with the settings that depend on them."""
-    seconds, rows = 60 * (draft.train.minutes or 0) * _TRAINING, dataset.references("train")
-    visits = min(seconds / per_example, _EPOCHS * rows)
-    examples = _EXAMPLES if visits >= _EXAMPLES * _STEPS else max(_FEW_EXAMPLES, int(visits / _STEPS))
-    steps = max(1, int(visits / examples))
-    every = ceil(steps / _VALIDATIONS)
-    dropout = next(rate for epochs, rate in _DROPOUT if visits <= epochs * rows)
-    values_of = draft.model_dump(include={"source": True, "decode": {"max_length"}, "optim": {"lr"}})
-    sizes = {name: getattr(draft.model, name) for name in SIZES[0].model}
-    train: dict[str, Any] = {
-        "steps": steps,
-        "validate_every": every,
-        "save_every": every,
-        "log_every": max(1, min(10, steps // 20)),
-    }
-    train |= {"validate_examples": max(16, int(_VALIDATING * visits)), "patience": _PATIENCE if dropout else None}
-    choice = {"model": sizes | {"dropout": dropout}, "train": train, "optim": {"warmup_steps": steps // 10}}
-    return _batched(dataset, merge(values_of, choice), examples, overrides, values)
-
-
-def _seconds_per_example(dataset: Dataset, config: Config) -> float:
-    """Measure a few training steps in this process, and divide the time by the number of workers."""
-    per_example = [step.seconds / step.examples for step in timed_steps(dataset, config)]
-    return statistics.median(per_example[1:]) / max(config.train.workers, 1)
+    def _batched(self, choice: dict[str, Any], examples: int) -> Config:
+        """Return the config of ``choice`` with about ``examples`` in a step."""
+        config = load_config(NAME, self.overrides, merge(choice, self.values))
+        lengths = self.dataset.lengths("train")
+        costs, weights = kind_of(config.model, self.dataset).costs(lengths, config.source)
+        tokens = examples * (float(costs[weights > 0].mean()) if weights.any() else 1.0)
+        workers = max(config.train.workers, 1)
+        parts = ceil(ceil(tokens / _MICRO_TOKENS) / workers) * workers
+        batching = {"micro_batches": parts, "batch_tokens": ceil(tokens / parts)}
+        return load_config(NAME, self.overrides, merge(merge(choice, {"train": batching}), self.values))
 
 
 class TimedStep(NamedTuple):
@@ -165,9 +157,8 @@ def timed_steps(
         engine = build_engine(job_spec, None)
         coming, meter = batches(job_spec.train, 0, 1, 0, most), Meter(engine.device, {})
         for number in range(most):
-            if number >= _MEASURED[0] and sum(step.seconds for step in steps) > share * 60 * (
-                config.train.minutes or 0
-            ):
+            spent = sum(step.seconds for step in steps)
+            if number >= _MEASURED[0] and spent > share * 60 * (config.train.minutes or 0):
                 break
             step_batches = [next(coming) for _ in range(config.train.micro_batches)]
             began, began_cpu = time.monotonic(), time.process_time()
