@@ -30,21 +30,17 @@ def with_settings(*sections: type[Section], without: Collection[str] = ()) -> Ca
             for name, field in section.model_fields.items():
                 if name in skipped or name in settings:
                     continue
+                default = {} if field.default_factory else field.default
+                default = inspect.Parameter.empty if field.is_required() else default
                 kind = dict[str, Any] if field.default_factory else hints[name]
-                parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
-                settings[name] = parameter.replace(default=_default(field))
+                how = inspect.Parameter.KEYWORD_ONLY
+                settings[name] = inspect.Parameter(name, how, default=default, annotation=kind)
                 lines.append(fill(f"{name}: {_description(hints[name], field)}", _WIDTH, subsequent_indent="    "))
         function.__signature__ = signature.replace(parameters=[*own, *settings.values()])  # type: ignore[attr-defined]
         function.__doc__ = "\n".join((inspect.getdoc(function) or "", "", "Settings:", "", *lines))
         return function
 
     return describe
-
-
-def _default(field: FieldInfo) -> Any:
-    if field.is_required():
-        return inspect.Parameter.empty
-    return {} if field.default_factory else field.default
 
 
 def _description(kind: Any, field: FieldInfo) -> str:

@@ -62,10 +62,7 @@ class Checkpoint:
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """The counts at this step: step, tokens, seconds, workers, stage, dtype; ``sealed`` if there are checksums.
-
-        Raises UserError if the file is damaged.
-        """
+        """The counts at this step, and ``sealed`` if there are checksums. Raises UserError if the file is damaged."""
         return former.STATE | check_sealed(read_json(self.path / "state.json"), self.path / "state.json")
 
     def check(self, *parts: str) -> None:
@@ -318,18 +315,16 @@ class Run:
     @property
     def decode(self) -> DecodeConfig:
         """The run's decoding settings: those of its config, changed by the best ones of a search (decode.yaml)."""
-        if not (self.path / "decode.yaml").is_file():
-            return self.config.decode
         return self._read("decode.yaml", DecodeConfig, self.config.decode.model_dump())
 
     @property
     def extract(self) -> ExtractConfig:
         """The summary length of an extractor, which training chose on the valid split (extract.yaml)."""
-        is_chosen = (self.path / "extract.yaml").is_file()
-        return self._read("extract.yaml", ExtractConfig, {}) if is_chosen else ExtractConfig()
+        return self._read("extract.yaml", ExtractConfig, {})
 
     def _read(self, name: str, root: type[AnySection], base: dict[str, Any]) -> AnySection:
-        values, lines = parse_yaml(read_text(self.path / name), str(self.path / name))
+        file, is_needed = self.path / name, root is Config
+        values, lines = parse_yaml(read_text(file), str(file)) if is_needed or file.is_file() else ({}, {})
         return validate(root.with_current_names(merge(base, values)), lines, root)
 
     def set_decode(self, settings: dict[str, Any]) -> None:

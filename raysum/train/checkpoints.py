@@ -55,16 +55,11 @@ def _way_out(run: Run) -> str:
 def _check(checkpoint: Checkpoint) -> None:
     """Raises UserError if a file that resuming needs is damaged."""
     checkpoint.check(ENGINE, "state.json", checkpoint.weights.name)
-    state, shards = checkpoint.state, count_shards(checkpoint.path)
+    state, shards = checkpoint.state, len([*(checkpoint.path / ENGINE).glob("*optim_states.pt")])
     if state.get("step") != checkpoint.step or not {"workers", "stage", "data"} <= state.keys():
         raise damaged(checkpoint.path / "state.json", "belongs to another checkpoint")
     if state["stage"] and shards < state["workers"]:
         raise damaged(checkpoint.path / ENGINE, f"has the state of {shards} workers of {state['workers']}")
-
-
-def count_shards(folder: Path) -> int:
-    """Return the number of workers with optimizer states in a checkpoint."""
-    return len([*(folder / ENGINE).glob("*optim_states.pt")])
 
 
 def prune(run: Run, keep: int) -> None:

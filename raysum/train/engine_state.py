@@ -18,11 +18,10 @@ from torch import Tensor, distributed
 from raysum.errors import UserError
 from raysum.models.adapters import merge_adapters
 from raysum.runs.folder import Checkpoint, Run, fill_checkpoint
-from raysum.runtime.checksums import damaged
 from raysum.runtime.compat import full_precision_copies
 from raysum.runtime.remote import url_of
 from raysum.runtime.run_sync import sync_down
-from raysum.train.checkpoints import CONVERTED, ENGINE, PARTIAL, TOKEN, count_shards, needs_conversion
+from raysum.train.checkpoints import CONVERTED, ENGINE, PARTIAL, TOKEN, needs_conversion
 from raysum.train.group import from_all_ranks, from_rank_0
 
 
@@ -73,8 +72,7 @@ def newest(run: Run, remote: frozenset[int]) -> Checkpoint | None:
 def save(engine: Any, run: Run, state: dict[str, Any], remote: frozenset[int] = frozenset()) -> None:
     """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it.
 
-    The hosts of ``remote`` ranks send their shards to rank 0, which writes the checksums last. Raises UserError on
-    every rank if the state of a rank is missing.
+    The hosts of ``remote`` ranks send their shards to rank 0, which writes the checksums last.
     """
     final, is_first = run.checkpoint_path(state["step"]), distributed.get_rank() == 0
     partial = run.checkpoint_folder / f"{PARTIAL}{final.name}-{from_rank_0(secrets.token_hex(4))}"
@@ -88,9 +86,6 @@ def save(engine: Any, run: Run, state: dict[str, Any], remote: frozenset[int] = 
             _write_contents(partial, files)
         if _writes_for_host(remote):
             shutil.rmtree(partial, ignore_errors=True)
-    shards = from_rank_0(count_shards(partial))
-    if engine.zero_optimization_stage() and shards < distributed.get_world_size():
-        raise damaged(partial, f"has the state of {shards} workers of {distributed.get_world_size()}")
     if is_first:
         fill_checkpoint(partial, weights, state)
         shutil.rmtree(final, ignore_errors=True)  # an earlier attempt that lost its engine state

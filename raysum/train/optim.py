@@ -14,6 +14,7 @@ from raysum.runtime.processes import quiet_training
 
 _OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "scheduler", "checkpoint")
 _PRECISIONS = ("bf16", "fp16", "torch_autocast")
+_OPTIMIZERS = {"adam": "AdamW", "adam_l2": "Adam", "adagrad": "Adagrad"}
 
 
 def learning_rate(optim: OptimConfig, width: int, step: int, steps: int) -> float:
@@ -154,16 +155,13 @@ def engine_config(config: Config, world: int, cuda: bool, universal: bool = Fals
     the rate before each step. The default precision is bf16 on CUDA and fp32 on CPU; gradients are summed in fp32.
     ``universal`` is true if a checkpoint in DeepSpeed's universal form will be loaded.
     """
-    params = config.optim.model_dump(include={"lr", "betas", "eps", "weight_decay"}) | {"torch_adam": True}
-    optimizer = {"type": "AdamW", "params": params}
-    if config.optim.method == "adam_l2":
-        optimizer = {"type": "Adam", "params": params | {"adam_w_mode": False}}
-    if config.optim.method == "adagrad":
-        optimizer = {"type": "Adagrad", "params": {key: params[key] for key in ("lr", "eps", "weight_decay")}}
+    kind, params = config.optim.method, config.optim.model_dump(include={"lr", "eps", "weight_decay"})
+    if kind != "adagrad":
+        params |= {"betas": config.optim.betas, "torch_adam": True, "adam_w_mode": kind == "adam"}
     ours = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": config.train.micro_batches // world,
-        "optimizer": optimizer,
+        "optimizer": {"type": _OPTIMIZERS[kind], "params": params},
         "communication_data_type": "fp32",
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
