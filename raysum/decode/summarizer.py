@@ -1,4 +1,7 @@
-"""The summarizer: raw text or dataset rows to summaries that cite their sources. Needs neither Ray nor DeepSpeed."""
+"""The summarizer: raw text or dataset rows to summaries that cite their sources. Needs neither Ray nor DeepSpeed.
+
+B rows, M paragraphs of a row, R paragraphs that the model reads, K tokens of a summary.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,17 +10,29 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from raysum.config.decoding import DecodeConfig
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysum import systems
+from raysum.config.decoding import DecodeConfig, SourceConfig
 from raysum.config.problems import changed, validate
 from raysum.config.sections import LoadConfig
 from raysum.data.recipe import Recipe, read_recipe
-from raysum.data.rows import Row
+from raysum.data.rows import Row, title_of
+from raysum.decode.attention import attention_of, citing, pad_ids
 from raysum.decode.beam import IsCancelled
+from raysum.decode.citations import annotated
 from raysum.decode.domain_shift import Familiar, doubts, figures
 from raysum.decode.grounding.constraint import Grounding
-from raysum.decode.searching import Searcher, citing, write_summaries
-from raysum.decode.summary import NoSummary, Summary, attempted, name_of
+from raysum.decode.hypotheses import Hypothesis
+from raysum.decode.multi_beta import search_betas
+from raysum.decode.scores import shares
+from raysum.decode.summary import Alternative, NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
+from raysum.metrics import citations
+from raysum.models.batch import Memory, move, scatter_padded
+from raysum.models.generator import Generator
 from raysum.models.kernels.linear import optimize_for_inference
 from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.row_builder import Rejected, prepare_example
@@ -28,26 +43,44 @@ from raysum.runtime.processes import keep_freed_memory
 from raysum.runtime.progress import bar, say
 from raysum.stream.truncation import DECODING, truncation
 from raysum.tokenizers.loading import load_tokenizer
+from raysum.tokenizers.special_tokens import marks_of
 from raysum.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class DecodedRow:
+    """The results of the searches of one row, one search for each beta."""
+
+    read: list[int]  # [R] the paragraphs of the row that the model read
+    hypotheses: list[list[Hypothesis]]  # best first
+    attention: list[np.ndarray]  # [K, R] of the best hypothesis
 
 
 @dataclass(eq=False, repr=False)
 class Summarizer:
     """A trained model with its vocabulary, recipe and decoding settings.
 
-    ``settings`` are those of the run with the overrides of ``load``. ``familiar`` are the reference ranges of the run,
-    if it has any; ``ranker`` is its learned ranker, if its recipe has one.
+    ``settings`` are those of the run with the overrides of ``load``; ``source`` limits what the model reads of a row.
+    If there are any: its attention ``predictor``, the ``ranker`` of extractive probabilities, the ``paragraph_ranker``
+    of its recipe, and its reference ranges ``familiar``. ``bf16``: products by autocast; scores are always fp32.
     """
 
-    searcher: Searcher
+    model: Generator
     vocabulary: Tokenizer
     recipe: Recipe
     settings: DecodeConfig
     name: str
+    source: SourceConfig = SourceConfig()
+    predictor: Any = None
+    ranker: Any = None
+    paragraph_ranker: LearnedRanker | None = None
     familiar: Familiar | None = None
-    ranker: LearnedRanker | None = None
+    bf16: bool = False
 
     def __post_init__(self) -> None:
+        self._grounding = Grounding(self.vocabulary, self.recipe.normalize)
+        encoded = [*self.vocabulary.encode(","), *self.vocabulary.encode("a,")]
+        self._commas = tuple(sorted({i for i in encoded if self.vocabulary.decode([i]) == ","}))
         self.choose({})
 
     @classmethod
@@ -76,38 +109,37 @@ class Summarizer:
         opened, torch_device = Run.resolve(run), find_device(device)
         vocabulary, recipe = load_tokenizer(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         settings = changed(opened.decode, config.decode)
-        model = optimize_for_inference(restore(opened, config.checkpoint, torch_device, "summarizes"), config.dtype)
-        commas = {i for text in (",", "a,") for i in vocabulary.encode(text) if vocabulary.decode([i]) == ","}
-        searcher = Searcher(
-            model,
+        return cls(
+            optimize_for_inference(restore(opened, config.checkpoint, torch_device, "summarizes"), config.dtype),
+            vocabulary,
+            recipe,
+            settings,
+            str(run),
             opened.config.source,
             restore_predictor(opened, torch_device),
             restore_ranker(settings.ranker, vocabulary.sha256, torch_device) if settings.ranker else None,
+            LearnedRanker.beside(opened.vocabulary, recipe, torch_device),
+            Familiar.read(opened, vocabulary),
             bf16=config.dtype == "bf16",
-            commas=tuple(sorted(commas)),
-            grounding=Grounding(vocabulary, recipe.normalize),
         )
-        familiar = Familiar.read(opened, vocabulary)
-        ranker = LearnedRanker.beside(opened.vocabulary, recipe, torch_device)
-        return cls(searcher, vocabulary, recipe, settings, str(run), familiar, ranker)
 
     def choose(self, changes: Mapping[str, Any]) -> DecodeConfig:
         """Return the settings with ``changes`` of decoding keys. Raises UserError if the model lacks support."""
         settings = changed(self.settings, changes)
         for key in ("beta", "keep_paragraphs"):
-            if getattr(settings, key) and self.searcher.predictor is None:
+            if getattr(settings, key) and self.predictor is None:
                 raise UserError(
                     f"{key}={getattr(settings, key)} needs the attention predictor, but {self.name} has none; train it "
                     f"with `raysum train alignment run={self.name} data=DATA`, or leave {key} out"
                 )
-        if settings.extractive and self.searcher.ranker is None:
+        if settings.extractive and self.ranker is None:
             raise UserError(
                 f"extractive={settings.extractive} needs a learned ranker; train one with `raysum train ranker "
                 "data=DATA out=RANKER` and name it by ranker=RANKER, or leave extractive out"
             )
         if settings.ranker != self.settings.ranker:
             raise UserError("the ranker is loaded with the model; name it there")
-        spec = self.searcher.model.spec
+        spec = self.model.spec
         words = [("bad_words_ids", token) for word in settings.bad_words_ids for token in word]
         forced = [(key, getattr(settings, key) or 0) for key in ("forced_bos_token_id", "forced_eos_token_id")]
         for key, token in (*words, *forced):
@@ -140,8 +172,8 @@ class Summarizer:
         """Summarize raw clusters, with a :class:`NoSummary` for each cluster without usable text."""
         prepared = [attempted(self.prepare, cluster, number) for number, cluster in enumerate(clusters, 1)]
         rows = [row for row in prepared if not isinstance(row, NoSummary)]
-        limits = self.settings.reading(self.searcher.source)
-        if message := truncation(rows, self.searcher.model.spec, limits, DECODING):
+        limits = self.settings.reading(self.source)
+        if message := truncation(rows, self.model.spec, limits, DECODING):
             say(message)
         summaries = iter(self.summarize_rows(rows, progress=progress))
         return [
@@ -152,7 +184,7 @@ class Summarizer:
     def prepare(self, cluster: Mapping[str, Any], number: int = 1) -> Row:
         """Return a raw cluster as a dataset row. A UserError names it by id, title or ``number``."""
         try:
-            return prepare_example(cluster, self.recipe, self.vocabulary, self.ranker)
+            return prepare_example(cluster, self.recipe, self.vocabulary, self.paragraph_ranker)
         except Rejected as reason:
             raise UserError(f"cluster {name_of(cluster, number)!r} cannot be summarized: {reason}") from None
 
@@ -189,13 +221,88 @@ class Summarizer:
         with bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext() as shown:
             while batch := list(islice(order, settings.batch_examples)):
                 cancelled = None if is_cancelled is None else lambda index, batch=batch: is_cancelled(batch[index])
-                results = self.searcher.find([rows[index] for index in batch], settings, betas, cancelled)
+                results = self.find([rows[index] for index in batch], settings, betas, cancelled)
                 for index, result in zip(batch, results, strict=True):
-                    written = write_summaries(rows[index], result, settings, self.vocabulary)
-                    summaries[index] = [self._with_warnings(rows[index], summary, settings) for summary in written]
+                    summaries[index] = self._summaries(rows[index], result, settings)
                 if shown is not None:
                     shown.update(len(batch))
         return [[summaries[index][number] for index in range(len(rows))] for number in range(len(betas))]
+
+    @torch.inference_mode()
+    def find(
+        self,
+        rows: Sequence[Row],
+        settings: DecodeConfig,
+        betas: Sequence[float],
+        is_cancelled: IsCancelled | None = None,
+    ) -> list[DecodedRow]:
+        """Search each row once with each of ``betas`` instead of ``settings.beta``.
+
+        If ``is_cancelled`` returns true for the index of a row, its search stops at once. Raises UserError if scores
+        are not finite, or if the model lacks one of ``settings.citing_layers``.
+        """
+        limits, device = settings.reading(self.source), next(self.model.parameters()).device
+        spec, marks = self.model.spec, marks_of(self.model.spec)
+        source = _collated(spec, rows, limits).source
+        read = [list(range(count)) for count in source.counts.tolist()]
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            memory = self.model.encode(move(source, device))
+            predicted = None  # attention [B, M]
+            if any(betas) or settings.keep_paragraphs:
+                predicted = self.predictor(self.model.paragraphs(memory), memory.paragraph_mask)
+            extracted = self._extract(rows, limits, memory) if settings.extractive else None
+            if predicted is not None and settings.keep_paragraphs:
+                for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
+                    strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
+                    read[example] = sorted(strongest.tolist())  # in rank order
+                memory = self.model.encode(move(source.restrict(read, marks, spec.joins_paragraphs), device))
+                predicted = _chosen(predicted, read)
+                extracted = None if extracted is None else _chosen(extracted, read)
+            options: dict[str, Any] = {"marks": marks, "exempt": self._commas, "is_cancelled": is_cancelled}
+            if settings.title_prompt:
+                options["prompt"] = pad_ids([torch.from_numpy(title_of(row, marks)) for row in rows], marks).to(device)
+            if settings.grounded:
+                options["constraint"] = self._grounding.constraint(rows, settings.grounded, device)
+            if settings.encoder_no_repeat_ngram_size:
+                options["source"] = pad_ids(memory.source.ids.split(memory.source.layout.sizes.tolist()), marks)
+            found = search_betas(self.model, memory, settings, betas, predicted, extracted, **options)
+            if not all(hypotheses for example in found for hypotheses in example):
+                raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
+            best = [[hypotheses[0].ids for hypotheses in example] for example in found]
+            attention = attention_of(self.model, memory, best, citing(settings, spec))
+        return [DecodedRow(*parts) for parts in zip(read, found, attention, strict=True)]
+
+    def _extract(self, rows: Sequence[Row], limits: SourceConfig, memory: Memory) -> Tensor:
+        """Return extractive probabilities [B, M] (extProb): the ranker's scores of the paragraphs, as shares."""
+        device = memory.paragraph_mask.device
+        batch = move(_collated(self.ranker.spec, rows, limits), device)
+        with torch.autocast(device.type, enabled=False):  # torch has no LSTM in bf16 on every CPU
+            logits = self.ranker(batch.titles, batch.source)
+        layout, mask = batch.source.layout, memory.paragraph_mask
+        scores = scatter_padded(logits.float().sigmoid(), layout.in_examples, *layout.paragraph_mask.shape)
+        return shares(scores[:, : mask.shape[1]] * mask)
+
+    def _summaries(self, row: Row, decoded: DecodedRow, settings: DecodeConfig) -> list[Summary]:
+        """Return the summary of ``row`` for each beta; equal ones of several betas are written once."""
+        written: dict[tuple[int, ...], Summary] = {}
+        summaries = []
+        for (best, *others), attention in zip(decoded.hypotheses, decoded.attention, strict=True):
+            ids = tuple(best.ids)
+            if ids not in written:
+                everywhere = np.zeros((len(attention), len(row["document"])), attention.dtype)  # [K, M]
+                everywhere[:, decoded.read] = attention[:, : len(decoded.read)]
+                spans = self.vocabulary.token_spans(best.ids)
+                parts = [(self.vocabulary.decode(best.ids[a:b]), everywhere[a:b]) for a, b in spans]
+                texts = [text for text, _ in parts if text]
+                weights = [citations.overall(share) for text, share in parts if text]
+                whole = citations.overall(everywhere).tolist()
+                summary = annotated(row, texts, weights, settings.citations, attention=whole)
+                written[ids] = self._with_warnings(row, summary, settings)
+            next_best = [(self.vocabulary.decode(other.ids), other.score) for other in others]
+            alternatives = [Alternative(summary=text, score=score) for text, score in next_best]
+            changes: dict[str, Any] = {"score": best.score, "alternatives": alternatives}
+            summaries.append(written[ids].model_copy(update=changes))
+        return summaries
 
     def _with_warnings(self, row: Row, summary: Summary, settings: DecodeConfig) -> Summary:
         warnings, found = doubts(summary.summary, summary.support), list[str]()
@@ -208,3 +315,16 @@ class Summarizer:
                 values.pop("entropy", None)
             found = self.familiar.warnings(row, values)
         return summary.model_copy(update={"warnings": found + warnings})
+
+
+def _collated(spec: systems.Spec, rows: Sequence[Row], limits: SourceConfig) -> Any:
+    kind = systems.kind(spec)
+    return kind.collate(kind.pack(list(rows), limits))
+
+
+def _chosen(predicted: Tensor, read: Sequence[Sequence[int]]) -> Tensor:
+    """Return ``predicted`` [B, M] at the paragraphs ``read`` only, normalized to a sum of one."""
+    chosen = predicted.new_zeros(len(read), max(map(len, read)))
+    for example, paragraphs in enumerate(read):
+        chosen[example, : len(paragraphs)] = predicted[example, list(paragraphs)]
+    return shares(chosen)

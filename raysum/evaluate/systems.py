@@ -178,7 +178,7 @@ def strategies(summarizer: "Summarizer") -> Iterator[Trained]:
     Weights are those of the run, if any. The default of extProb is beta, because in the paper they differ only in
     eta_hat. No row has GNMT's coverage or compression. A message names the rows that are left out.
     """
-    run, searcher = summarizer.settings, summarizer.searcher
+    run = summarizer.settings
     beta = run.beta or WEIGHT
     weights = {
         "structural_coverage": run.structural_coverage or COVERAGE,
@@ -186,9 +186,9 @@ def strategies(summarizer: "Summarizer") -> Iterator[Trained]:
         "beta": beta,
     }
     lacking = {}
-    if searcher.ranker is None:
+    if summarizer.ranker is None:
         lacking["extProb"] = "a learned ranker (`raysum train ranker data=DATA out=RANKER`, then --set ranker=RANKER)"
-    if searcher.predictor is None:
+    if summarizer.predictor is None:
         lacking["attAlign"] = f"an attention predictor (`raysum train alignment run={summarizer.name} data=DATA`)"
     plain = run.model_copy(update={**dict.fromkeys(weights, 0.0), "gnmt_coverage": 0.0, "keep_paragraphs": None})
     yield Trained("plain", summarizer, plain)

@@ -70,7 +70,7 @@ class Model:
 
     def _too_costly(self, row: Row, chosen: DecodeConfig) -> str | None:
         """Return the error message if the settings ``chosen`` exceed the limit of costs, else None."""
-        most = chosen.reading(self._summarizer.searcher.source).max_tokens
+        most = chosen.reading(self._summarizer.source).max_tokens
         read = min(len(row["ids"]), most or len(row["ids"]))
         asked = chosen.num_beams * chosen.max_length * read
         if asked <= self._limits.max_cost:

@@ -14,9 +14,9 @@ from torch import nn
 
 from helpers.small_models import DRY, EXAMPLES, SIZES, build_seeded, model_of, objective_of, pack, shaken, targets
 from raysum.config.decoding import DecodeConfig
+from raysum.decode.attention import attention_of, citing
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import terms
-from raysum.decode.searching import attention_of, citing
 from raysum.errors import UserError
 from raysum.models.batch import Batch, Memory, Source
 from raysum.models.family.spec import Backbone

@@ -13,12 +13,10 @@ from helpers.published_tokenizers import tokenizer_of
 from helpers.small_runs import TEXTS
 from helpers.special_ids import UNK
 from raysum import systems
-from raysum.config.decoding import DecodeConfig, SourceConfig
+from raysum.config.decoding import DecodeConfig
 from raysum.data.recipe import Recipe
 from raysum.decode.grounding.cluster import SourceAutomaton
-from raysum.decode.grounding.constraint import Grounding
 from raysum.decode.grounding.pieces import BEGIN, INSIDE, Pieces
-from raysum.decode.searching import Searcher
 from raysum.decode.summarizer import Summarizer
 from raysum.examples.factbook.corpus import generate
 from raysum.text.names import Sources, is_number, runs, unsupported
@@ -82,8 +80,7 @@ def summarizer(model: str, vocabulary: Vocabulary, seed: int, **decode) -> Summa
         torch.nn.init.normal_(value, std=0.5)
     graph = "similarity" if model == "graphsum" else "none"
     recipe = Recipe(vocabulary_sha256=vocabulary.sha256, min_words=1, graph=graph)
-    searcher = Searcher(made.eval(), SourceConfig(), predictor, grounding=Grounding(vocabulary, "none"))
-    return Summarizer(searcher, vocabulary, recipe, DecodeConfig(**decode), "a test")
+    return Summarizer(made.eval(), vocabulary, recipe, DecodeConfig(**decode), "a test", predictor=predictor)
 
 
 def predictor(paragraphs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,10 @@ import pytest
 
 from helpers.factbook_data import write_factbook, write_run
 from helpers.special_ids import EOS, SENTENCE_END
+from raysum import systems
+from raysum.decode.attention import attention_of
 from raysum.decode.citations import SourceIndex, annotated, nearest_sentences
 from raysum.decode.page import fragment, shortened, summaries_page
-from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
 from raysum.decode.summary import Summary
 from raysum.evaluate.evaluation import evaluate, results_folder
@@ -139,10 +140,10 @@ def test_the_combination_cites_references_better_than_words_or_attention_alone(d
     shape = {"encoder": mix[0], "decoder": mix[1], "positions": "flat" if mix == "SF" else "2d"}
     run = write_run(tmp_path / mix, data, **shape)
     summarizer, rows = Summarizer.load(run.path), list(data.read("test"))
-    searcher = summarizer.searcher
-    source = searcher._collated(searcher.model.spec, rows, searcher.source).source
+    kind, model = systems.kind(summarizer.model.spec), summarizer.model
+    source = kind.collate(kind.pack(rows, summarizer.source)).source
     ids = [row["target_ids"][1:].tolist() for row in rows]
-    found = attention_of(searcher.model, searcher.model.encode(source), [[one] for one in ids])
+    found = attention_of(model, model.encode(source), [[one] for one in ids])
     figures = {}
     for mode in ("attention", "lexical", "both"):
         summaries = []

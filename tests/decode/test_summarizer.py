@@ -16,10 +16,10 @@ from helpers.small_runs import DOCUMENTS, write_random_run
 from raysum import systems
 from raysum.cli.app import main
 from raysum.cli.clusters import input_clusters
-from raysum.decode import searching
+from raysum.decode import summarizer
+from raysum.decode.attention import attention_of
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import terms
-from raysum.decode.searching import attention_of
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.metrics import citations
@@ -120,14 +120,14 @@ def test_a_cancelled_summary_breaks_off_and_changes_no_other(aligned, options):
 def test_citations_rest_on_the_chosen_layers_and_the_text_does_not(folder, name):
     coverage = 0 if name == "tdmca" else 0.05
     summarizer = Summarizer.load(folder / name, gnmt_coverage=coverage, citations="attention")
-    row, model = summarizer.prepare(CLUSTER), summarizer.searcher.model
+    row, model = summarizer.prepare(CLUSTER), summarizer.model
     spec, count = model.spec, model.spec.attending_layers
     kind, found = systems.kind(spec), []
-    source = kind.collate(kind.pack([row], summarizer.searcher.source)).source
+    source = kind.collate(kind.pack([row], summarizer.source)).source
     for layers, requested in ((None, True), ([1], frozenset([0])), ([-1], frozenset([count - 1]))):
         settings = summarizer.choose({"citing_layers": layers})
         found += summarizer.summarize_rows([row], settings)
-        best = summarizer.searcher.find([row], settings, [0.0])[0].hypotheses[0][0]
+        best = summarizer.find([row], settings, [0.0])[0].hypotheses[0][0]
         ((weights,),) = attention_of(model, model.encode(source), [[best.ids]], requested)
         assert found[-1].attention == pytest.approx(citations.overall(weights).tolist(), abs=1e-5)
     plain, *others = found
@@ -161,11 +161,11 @@ def ranked(folder) -> Summarizer:
 @pytest.mark.parametrize("key", ["beta", "extractive"])
 def test_a_term_is_that_of_the_attention_of_teacher_forcing(ranked, key):
     """The running sums of the cached search equal one uncached pass over what it found."""
-    rows, model = [ranked.prepare(cluster) for cluster in clusters(5)], ranked.searcher.model
+    rows, model = [ranked.prepare(cluster) for cluster in clusters(5)], ranked.model
     memory = model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1]) for row in rows]))
     settings = ranked.choose({key: 0.5, "no_repeat_ngram_size": 2})
     if key == "beta":
-        hats = ranked.searcher.predictor(model.paragraphs(memory), memory.paragraph_mask).detach()
+        hats = ranked.predictor(model.paragraphs(memory), memory.paragraph_mask).detach()
         found = beam_search(model, memory, settings, terms(settings, memory, hats))
     else:
         hats = extracted(ranked, rows)
@@ -186,10 +186,9 @@ def test_a_term_is_that_of_the_attention_of_teacher_forcing(ranked, key):
 
 def extracted(summarizer: Summarizer, rows: list[dict]) -> torch.Tensor:
     """Extractive probabilities [B, M] of what the summarizer reads of ``rows``."""
-    searcher = summarizer.searcher
-    kind = systems.kind(searcher.model.spec)
-    memory = searcher.model.encode(kind.collate(kind.pack(rows, searcher.source)).source)
-    return searcher._extract(rows, searcher.source, memory).detach()
+    kind = systems.kind(summarizer.model.spec)
+    memory = summarizer.model.encode(kind.collate(kind.pack(rows, summarizer.source)).source)
+    return summarizer._extract(rows, summarizer.source, memory).detach()
 
 
 @pytest.mark.parametrize("name", ["aligned", "joined"])
@@ -204,7 +203,7 @@ def test_extractive_probabilities_are_the_rankers_scores_as_shares(folder, name)
         end = row["title_tokens"]
         title = Titles(torch.tensor(example[0][:end]), torch.tensor([end]))
         alone = [example[0][end:], *example[1:]]
-        scores = torch.cat([summarizer.searcher.ranker(title, pack([[one]])) for one in alone]).sigmoid().detach()
+        scores = torch.cat([summarizer.ranker(title, pack([[one]])) for one in alone]).sigmoid().detach()
         assert shares[: len(alone)].tolist() == pytest.approx((scores / scores.sum()).tolist(), abs=1e-6)
         assert not shares[len(alone) :].any()
 
@@ -221,7 +220,7 @@ def test_all_terms_together_and_with_compression(folder):
 @pytest.mark.parametrize("when", ["step", "final"])
 def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch, when):
     rows, betas = [aligned.prepare(cluster) for cluster in clusters(6)], [0.0, 0.05, 1.0, 1e3]
-    decode, forced, asked = aligned.searcher.model.decode, [], []
+    decode, forced, asked = aligned.model.decode, [], []
 
     def counting(tokens, *arguments, **options):
         forced.append(len(tokens))
@@ -232,8 +231,8 @@ def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch
         return attention_of(model, memory, summaries, *options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(aligned.searcher.model, "decode", counting)
-        patched.setattr(searching, "attention_of", listening)
+        patched.setattr(aligned.model, "decode", counting)
+        patched.setattr(summarizer, "attention_of", listening)
         together = aligned.summarize_betas(rows, aligned.choose({"alignment_when": when, "batch_examples": 6}), betas)
     different = {hypothesis[1:] for hypothesis in asked}
     assert sum(forced) == len(different)
@@ -249,8 +248,8 @@ def test_what_several_betas_find_alike_is_cited_by_one_pass(aligned, monkeypatch
 
 def test_compression_reads_the_strongest_paragraphs_only(aligned):
     row = aligned.prepare(CLUSTER)
-    memory = aligned.searcher.model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
-    model, predictor = aligned.searcher.model, aligned.searcher.predictor
+    memory = aligned.model.encode(pack([np.split(row["ids"], row["paragraph_offsets"][1:-1])]))
+    model, predictor = aligned.model, aligned.predictor
     predicted = predictor(model.paragraphs(memory), memory.paragraph_mask)[0].detach().numpy()
     summary = aligned.summarize_rows([row], aligned.choose({"keep_paragraphs": 2, "beta": 0.2}))[0]
     read = np.flatnonzero(summary.attention).tolist()
@@ -267,8 +266,8 @@ def test_more_or_less_of_a_source_is_read_than_in_training(folder, plain):
     (cut,) = plain.summarize_rows([row], plain.choose({"source_tokens": 15}))
     assert np.count_nonzero(few.attention) == 2 and np.count_nonzero(cut.attention) < paragraphs > 2
     trained_on_few = Summarizer.load(folder / "plain")
-    source = plain.searcher.source.model_copy(update={"max_tokens": 15})
-    trained_on_few.searcher = replace(plain.searcher, source=source)
+    source = plain.source.model_copy(update={"max_tokens": 15})
+    trained_on_few.source = source
     assert trained_on_few.summarize_rows([row]) == [cut]
     assert trained_on_few.summarize_rows([row], whole) == plain.summarize_rows([row])
 
@@ -393,7 +392,7 @@ def test_settings_are_checked(folder, monkeypatch, name, options, message):
 
 
 def test_changed_settings_are_checked(folder, plain):
-    last = plain.searcher.model.spec.vocabulary - 1
+    last = plain.model.spec.vocabulary - 1
     for key in ("forced_bos_token_id", "forced_eos_token_id"):
         assert getattr(plain.choose({key: last}), key) == last
         with pytest.raises(UserError, match=f"{key}={last + 1} is no token: .*plain has ids up to {last}"):

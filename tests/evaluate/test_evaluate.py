@@ -477,7 +477,7 @@ def test_scores_are_averaged_over_the_best_checkpoints(trained, data):
 
 def test_weights_are_averaged_over_the_best_checkpoints(trained):
     loaded = {which: Summarizer.load(trained.path, which) for which in ("2", "3", "average:2", "average:1")}
-    second, third, mean, best = (one.searcher.model.state_dict() for one in loaded.values())
+    second, third, mean, best = (one.model.state_dict() for one in loaded.values())
     assert all(torch.allclose(mean[name], (second[name] + third[name]) / 2, atol=1e-6) for name in second)
     assert all(torch.equal(best[name], second[name]) for name in second)
     assert not torch.equal(second["embedding.weight"], third["embedding.weight"])

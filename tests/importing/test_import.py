@@ -194,7 +194,7 @@ def test_wiki_sum_computes_the_published_outputs(parameters, vocabulary, tmp_pat
     assert run.best().step == 1200  # not 3: that counts the checkpoints
     assert run.config.decode == load_config(name).decode
     assert run.config.model.dropout == 0.3 and run.config.model.heads == 4
-    model = Summarizer.load(run.path).searcher.model
+    model = Summarizer.load(run.path).model
     source = pack([[[t for t in row if t] for row in example] for example in arrays["in/inp"].tolist()])
     target = torch.from_numpy(arrays["in/tgt"]).long()
     with torch.no_grad():

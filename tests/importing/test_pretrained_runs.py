@@ -259,12 +259,12 @@ def test_a_summary_has_no_token_of_its_source(bart, tmp_path):
     import_checkpoint("huggingface", str(bart), str(tmp_path / "run"))
     summarizer = Summarizer.load(tmp_path / "run", max_length=30)
     rows = [summarizer.prepare(raw) for raw in (CLUSTER, *generate("valid", 2))]
-    plain = summarizer.searcher.find(rows, summarizer.settings, [0.0])
+    plain = summarizer.find(rows, summarizer.settings, [0.0])
     for row, one in zip(rows, plain, strict=True):
         row["ids"] = np.where(row["ids"] > 106, np.resize(one.hypotheses[0][0].ids[:-1], len(row["ids"])), row["ids"])
     for size in (0, 1):
         settings = summarizer.choose({"encoder_no_repeat_ngram_size": size})
-        found = summarizer.searcher.find(rows, settings, [0.0])
+        found = summarizer.find(rows, settings, [0.0])
         shared = [{*one.hypotheses[0][0].ids} & {*row["ids"].tolist()} for one, row in zip(found, rows, strict=True)]
         assert any(shared) is (size == 0)
 

@@ -106,8 +106,8 @@ def test_raw_text_is_joined_and_cited_by_paragraph(tmp_path, vocabulary, monkeyp
     write_random_run(tmp_path / "run", tmp_path / "v.model", spec, seed=3)
     summarizer = Summarizer.load(tmp_path / "run")
     seen: list[Source] = []
-    encode = summarizer.searcher.model.encode
-    monkeypatch.setattr(summarizer.searcher.model, "encode", lambda source: seen.append(source) or encode(source))
+    encode = summarizer.model.encode
+    monkeypatch.setattr(summarizer.model, "encode", lambda source: seen.append(source) or encode(source))
     cluster = {"title": "The mill", "documents": DOCUMENTS}
     summary, row = summarizer.summarize_many([cluster])[0], summarizer.prepare(cluster)
     paragraphs = [part.tolist() for part in np.split(row["ids"], row["paragraph_offsets"][1:-1])]
@@ -128,8 +128,8 @@ def test_training_reads_the_same_as_decoding(tmp_path, monkeypatch):
     summarizer = Summarizer.load(run.path)
     read = Dataset.open(data).read("valid")
     seen: list[Source] = []
-    encode = summarizer.searcher.model.encode
-    monkeypatch.setattr(summarizer.searcher.model, "encode", lambda source: seen.append(source) or encode(source))
+    encode = summarizer.model.encode
+    monkeypatch.setattr(summarizer.model, "encode", lambda source: seen.append(source) or encode(source))
     for row in read:
         summarizer.summarize_rows([row])
         assert seen[-1].ids.tolist() == published(_paragraphs(row), 13)

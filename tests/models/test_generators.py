@@ -26,9 +26,9 @@ from helpers.small_models import (
 )
 from helpers.special_ids import BOS, EOS, PAD
 from raysum.config.decoding import DecodeConfig
+from raysum.decode.attention import attention_of
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import length_norm, shares, terms
-from raysum.decode.searching import attention_of
 from raysum.errors import UserError
 from raysum.models import keys
 from raysum.models.batch import Batch, Source

@@ -166,7 +166,7 @@ def test_a_model_with_graph_heads_trains_and_decodes(run, data):
 def test_the_loss_of_a_batch_is_that_of_its_examples_in_any_order(run, data):
     kind = kind_of(run.config.model, Dataset.open(data))
     rows = list(Dataset.open(data).read("valid", kind.columns))[:9]
-    objective = objective_of(Summarizer.load(run.path).searcher.model, 0.0).eval()
+    objective = objective_of(Summarizer.load(run.path).model, 0.0).eval()
 
     def loss(of: list[dict]) -> float:
         return objective(kind.collate(kind.pack(of, run.config.source))).item()
@@ -200,8 +200,8 @@ def test_raw_text_gets_the_graph_of_the_recipe(tmp_path, monkeypatch):
     )
     summarizer = Summarizer.load(tmp_path / "run")
     seen: list[Source] = []
-    encode = summarizer.searcher.model.encode
-    monkeypatch.setattr(summarizer.searcher.model, "encode", lambda source: seen.append(source) or encode(source))
+    encode = summarizer.model.encode
+    monkeypatch.setattr(summarizer.model, "encode", lambda source: seen.append(source) or encode(source))
     summarizer.summarize_many([{"title": "x", "documents": ["Bread is cheap in Old Arden today."]}, cluster := raw()])
     row = summarizer.prepare(cluster)
     expected = discourse_graph(row["text"], list(zip(row["document"], row["paragraph"], strict=True)))

@@ -10,6 +10,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from helpers.factbook_data import write_factbook, write_model, write_ranker, write_run
+from raysum import systems
 from raysum.data.dataset import Dataset
 from raysum.decode.scores import shares
 from raysum.decode.summarizer import Summarizer
@@ -169,10 +170,9 @@ def test_compression_needs_what_predicts_attention(data, tmp_path):
 
 
 def _strongest(summarizer: Summarizer, row: Any, most: int) -> list[int]:
-    searcher = summarizer.searcher
-    batch = searcher._collated(searcher.model.spec, [row], searcher.source)
-    memory = searcher.model.encode(batch.source)
-    predicted = shares(searcher.predictor(searcher.model.paragraphs(memory), memory.paragraph_mask))
+    kind, model = systems.kind(summarizer.model.spec), summarizer.model
+    memory = model.encode(kind.collate(kind.pack([row], summarizer.source)).source)
+    predicted = shares(summarizer.predictor(model.paragraphs(memory), memory.paragraph_mask))
     return sorted(predicted[0].argsort(descending=True)[:most].tolist())
 
 

@@ -117,7 +117,7 @@ def test_damaged_weights_are_replaced_by_the_next_best_and_that_is_said(copy, fi
     summarizer = Summarizer.load(str(copy / "run"))
     told = capsys.readouterr().err
     assert "step-00000012/weights.safetensors" in told and "Step 8 is used instead" in told
-    expected, found = weights(Run(copy / "run"), "8"), summarizer.searcher.model.state_dict()
+    expected, found = weights(Run(copy / "run"), "8"), summarizer.model.state_dict()
     assert same(expected, {name: found[name] for name in expected})
     with pytest.raises(UserError, match="step-00000012/weights.safetensors"):
         Summarizer.load(str(copy / "run"), checkpoint="12")

@@ -548,7 +548,7 @@ def test_models_without_paragraph_embeddings_are_aligned_by_means(data, tmp_path
     run = fit(config(data, tmp_path / "run", 1, model=SMALL | {"decoder": decoder}))
     fit(alignment_config(run, data, "train.steps=2", "train.label_examples=8", "train.validate_examples=8"))
     row = next(Dataset.open(run.alignment.path / "labels").read("train"))
-    predictor = Summarizer.load(run.path, beta=0.5).searcher.predictor
+    predictor = Summarizer.load(run.path, beta=0.5).predictor
     embeddings = torch.tensor(row["embeddings"].reshape(1, len(row["label"]), -1), dtype=torch.float32)
     predicted = predictor(embeddings, torch.ones(1, len(row["label"]), dtype=torch.bool))
     assert predicted.sum().item() == pytest.approx(1) and embeddings.abs().sum() > 0
