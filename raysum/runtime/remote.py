@@ -232,10 +232,11 @@ def upload(folder: Path, names: Sequence[str]) -> None:
     url = url_of(folder)
     assert url, f"{folder} mirrors no URL"
     files, root = store(url)
-    options = {"batch_size": _AT_ONCE} if files.async_impl else {}
     try:
-        with store_errors(url):
-            files.put([str(folder / name) for name in names], [f"{root}/{name}" for name in names], **options)
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            with store_errors(url):
+                files.put([str(folder / name) for name in part], [f"{root}/{name}" for name in part])
     except FileNotFoundError as error:
         raise UserError(f"cannot write {url} ({_public(error)}); make the bucket first") from None
 

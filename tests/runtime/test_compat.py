@@ -1,7 +1,7 @@
 """Private names of other libraries: every function of raysum/runtime/compat.py still has its effect.
 
-Four are tested where their effect is seen: `loopback_only` and `stop_half_started` in test_session.py,
-`boosted_trees` in extract/test_extractor.py, `openai_client` in teach/test_teach_citing.py.
+Others are tested where their effect is seen: `loopback_only`, `stop_half_started` and `no_sigterm_handler` in
+test_session.py, `worker_script` in test_forkserver.py, `boosted_trees` in extract/, `openai_client` in teach/.
 """
 
 import inspect
