@@ -111,18 +111,14 @@ def draw_space(seed: int, folder) -> None:
         one_message(error)
 
 
-def test_whatever_is_written_is_a_config_or_one_message(tmp_path):
-    for seed in range(400):
+@pytest.mark.parametrize(
+    ("configs", "spaces"),
+    [(range(400), range(100)), pytest.param(range(1000, 5000), range(1000, 2000), marks=pytest.mark.long)],
+)
+def test_whatever_is_written_is_a_config_or_one_message(configs, spaces, tmp_path):
+    for seed in configs:
         draw_config(seed, tmp_path)
-    for seed in range(100):
-        draw_space(seed, tmp_path)
-
-
-@pytest.mark.long
-def test_whatever_is_written_is_a_config_or_one_message_5000_times(tmp_path):
-    for seed in range(1000, 5000):
-        draw_config(seed, tmp_path)
-    for seed in range(1000, 2000):
+    for seed in spaces:
         draw_space(seed, tmp_path)
 
 

@@ -16,16 +16,10 @@ import pytest
 
 from helpers.project import ROOT
 from helpers.small_datasets import write_dataset
+from helpers.small_runs import TRAINING
 
 ADDRESSES = {"hosta": "10.83.0.1", "hostb": "10.83.0.2"}
 PORT = 6397
-SMALL = (
-    "model.width=16 model.ffn=32 model.heads=2 model.pooling_heads=2 model.encoder=L model.decoder=P train.threads=1"
-)
-ZERO = "deepspeed.zero_optimization.stage=2"
-STEPS = "train.micro_batches=4 train.batch_tokens=200 train.save_every=2 train.validate_every=100 optim.warmup_steps=1"
-
-
 SETTINGS = os.environ | {
     "HOME": "/mnt",
     "RAYSUM_CACHE": "/mnt/cache",
@@ -93,15 +87,13 @@ def hosts(tmp_path_factory) -> Iterator[tuple[Host, Host]]:
         ways += [["ip", "link", "set", "vb", "netns", str(second.process.pid)]]
         for way in ways:
             subprocess.run(first.command(*way), check=True)
-        for host, link in ((first, "va"), (second, "vb")):
-            subprocess.run(host.command("ip", "addr", "add", f"{ADDRESSES[host.name]}/24", "dev", link), check=True)
+        head, other = f"--head --port={PORT} --include-dashboard=false", f"--address={ADDRESSES['hosta']}:{PORT}"
+        for host, link, where in ((first, "va", head), (second, "vb", other)):
+            own = ADDRESSES[host.name]
+            subprocess.run(host.command("ip", "addr", "add", f"{own}/24", "dev", link), check=True)
             subprocess.run(host.command("ip", "link", "set", link, "up"), check=True)
-        common = ["--num-cpus=2", "--object-store-memory=200000000", "--disable-usage-stats"]
-        for host, where in ((first, ["--head", f"--port={PORT}", "--include-dashboard=false"]), (second, [])):
-            where = where or [f"--address={ADDRESSES['hosta']}:{PORT}"]
-            started = host.run(
-                "-m", "ray.scripts.scripts", "start", *where, f"--node-ip-address={ADDRESSES[host.name]}", *common
-            )
+            options = f"--node-ip-address={own} --num-cpus=2 --object-store-memory=200000000 --disable-usage-stats"
+            started = host.run("-m", "ray.scripts.scripts", "start", *where.split(), *options.split())
             assert started.returncode == 0, started.stderr[-2000:]
         yield first, second
     finally:
@@ -111,18 +103,22 @@ def hosts(tmp_path_factory) -> Iterator[tuple[Host, Host]]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    return write_dataset(tmp_path_factory.mktemp("hosts-data") / "data", {"train": 100})
+    """A dataset, and the config of trainings on it, ``small.yaml`` beside it."""
+    folder = tmp_path_factory.mktemp("hosts-data")
+    train = {"workers": 2, "save_every": 2, "validate_every": 100, "address": f"{ADDRESSES['hosta']}:{PORT}"}
+    config = TRAINING | {"train": TRAINING["train"] | train, "deepspeed": {"zero_optimization": {"stage": 2}}}
+    (folder / "small.yaml").write_text(json.dumps(config))
+    return write_dataset(folder / "data", {"train": 100})
 
 
-def train(host: Host, data: Path, out: str, *more: str) -> subprocess.CompletedProcess[str]:
-    address = f"train.address={ADDRESSES['hosta']}:{PORT}"
-    arguments = ["pht", f"data={data}", f"out={out}", address, *SMALL.split(), *STEPS.split(), *more]
-    return host.run("-m", "raysum", "train", *arguments)
+def train(host: Host, data: Path, out: str, steps: int) -> subprocess.CompletedProcess[str]:
+    config = str(data.with_name("small.yaml"))
+    return host.run("-m", "raysum", "train", config, f"data={data}", f"out={out}", f"train.steps={steps}")
 
 
 @pytest.mark.slow
 def test_a_folder_that_hosts_do_not_share_is_refused_before_the_first_step(hosts, data):
-    done = train(hosts[0], data, "/mnt/run", "train.workers=2", "train.steps=2")
+    done = train(hosts[0], data, "/mnt/run", 2)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "hostb do not see /mnt/run" in done.stderr and "out=" in done.stderr
     assert not [*(hosts[0].own / "run" / "checkpoints").iterdir()] and not (hosts[1].own / "run").exists()
@@ -132,7 +128,7 @@ def test_a_folder_that_hosts_do_not_share_is_refused_before_the_first_step(hosts
 @pytest.mark.slow
 def test_workers_are_spread_over_hosts_that_share_the_folder(hosts, data, tmp_path):
     """Their names lead to 127.0.1.1, where no other host listens."""
-    done = train(hosts[0], data, str(tmp_path / "run"), "train.workers=2", "train.steps=2", ZERO)
+    done = train(hosts[0], data, str(tmp_path / "run"), 2)
     assert done.returncode == 0, done.stderr[-2000:]
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert len([*(checkpoint / "engine").glob("*optim_states.pt")]) == 2
@@ -150,7 +146,7 @@ def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, data):
     while first.run("-c", MAKE_BUCKET).returncode:
         assert time.monotonic() < deadline, (first.own / "server.log").read_text()
         time.sleep(1)
-    done = train(first, data, "s3://runs/run", "train.workers=2", "train.steps=2", ZERO)
+    done = train(first, data, "s3://runs/run", 2)
     assert done.returncode == 0, done.stderr[-2000:]
     names = json.loads(first.run("-c", LIST).stdout)
     assert len([name for name in names if name.endswith("optim_states.pt")]) == 2
@@ -158,6 +154,6 @@ def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, data):
     assert not [*second.own.rglob(".partial-*")]
     for host in hosts:  # as from other machines
         shutil.rmtree(host.own / "cache")
-    done = train(first, data, "s3://runs/run", "train.workers=2", "train.steps=4", ZERO)
+    done = train(first, data, "s3://runs/run", 4)
     assert done.returncode == 0 and "resumes from step 2" in done.stderr, done.stderr[-2000:]
     assert any("step-00000004" in name for name in json.loads(first.run("-c", LIST).stdout))
