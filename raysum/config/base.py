@@ -1,10 +1,13 @@
-"""The base class of all config sections: strict, frozen pydantic models. This module does not import torch."""
+"""The base class of all config sections, and functions that accept their fields. This module does not import torch."""
 
+import inspect
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from collections.abc import Callable, Collection, Mapping
+from textwrap import fill
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from raysum import systems
 from raysum.runtime.progress import say
@@ -14,6 +17,8 @@ Count = Annotated[int, Field(gt=0, le=10**9)]  # of steps and examples
 Share = Annotated[float, Field(ge=0, lt=1)]
 Minutes = Annotated[float, Field(gt=0, le=10**6)]
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_WIDTH = 110  # characters of a line in a docstring
 _reported = set[str]()  # old names that a message has named
 
 
@@ -58,3 +63,39 @@ class Section(systems.Checked):
         if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
             raise ValueError("contains characters that are not valid text")
         return value
+
+
+def with_settings(*sections: type[Section], without: Collection[str] = ()) -> Callable[[_Function], _Function]:
+    """Return a decorator that replaces ``**settings`` in signature and docstring by the fields of ``sections``.
+
+    Fields in ``without``, and those that are already parameters of the function, are not added.
+    """
+
+    def describe(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        skipped = {*without, *(parameter.name for parameter in own)}
+        settings, lines = dict[str, inspect.Parameter](), list[str]()
+        for section in sections:
+            hints = get_type_hints(section)
+            for name, field in section.model_fields.items():
+                if name in skipped or name in settings:
+                    continue
+                default = {} if field.default_factory else field.default
+                default = inspect.Parameter.empty if field.is_required() else default
+                kind = dict[str, Any] if field.default_factory else hints[name]
+                how = inspect.Parameter.KEYWORD_ONLY
+                settings[name] = inspect.Parameter(name, how, default=default, annotation=kind)
+                lines.append(fill(f"{name}: {_description(hints[name], field)}", _WIDTH, subsequent_indent="    "))
+        function.__signature__ = signature.replace(parameters=[*own, *settings.values()])  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join((inspect.getdoc(function) or "", "", "Settings:", "", *lines))
+        return function
+
+    return describe
+
+
+def _description(kind: Any, field: FieldInfo) -> str:
+    """Return the description of a field, or the keys of a section."""
+    if field.description or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return field.description or "see `raysum config show`"
+    return f"a dict with keys such as {', '.join([*kind.model_fields][:8])}"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from raysum.config.base import with_settings
 from raysum.config.loading import section_of
 from raysum.config.sections import LoadConfig
-from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, references
 from raysum.decode.domain_shift import SPLIT, learn

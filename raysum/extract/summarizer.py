@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysum import systems
+from raysum.config.base import with_settings
 from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.config.problems import changed, validate
 from raysum.config.sections import LoadConfig
-from raysum.config.signatures import with_settings
 from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted, name_of
 from raysum.errors import UserError
 from raysum.extract.systems import Extractive, SourceTexts, TrainedExtractive, most_words, take

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from raysum import __version__
+from raysum.config.base import with_settings
 from raysum.config.loading import section_of
-from raysum.config.signatures import with_settings
 from raysum.data.dataset import MANIFEST, REJECTED, VOCABULARY, Dataset
 from raysum.data.recipe import read_recipe
 from raysum.data.writer import DatasetWriter

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
+from raysum.config.base import with_settings
 from raysum.config.loading import section_of
 from raysum.config.problems import changed
-from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.runs.folder import Run

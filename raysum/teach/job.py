@@ -13,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from raysum.config.base import with_settings
 from raysum.config.loading import section_of
-from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
 from raysum.runtime.lock import folder_lock

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any
 
+from raysum.config.base import with_settings
 from raysum.config.loading import load_config, pairs
 from raysum.config.sections import Config
-from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.decode.domain_shift import learn, rehearse
 from raysum.errors import UserError

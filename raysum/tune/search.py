@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
+from raysum.config.base import with_settings
 from raysum.config.loading import merge, pairs, parse_yaml, read_text
 from raysum.config.problems import validate
 from raysum.config.sections import Config
-from raysum.config.signatures import with_settings
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from raysum.config.base import with_settings
 from raysum.config.loading import section_of
-from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.pages.parts import templates
 from raysum.research.human.designs import DESIGNS, Asked, Design, JudgeTask, SheetsConfig, tasks_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysum.config.base import with_settings
 from raysum.config.loading import section_of
-from raysum.config.signatures import with_settings
 from raysum.errors import UserError
 from raysum.research.reproduce import training
 from raysum.research.reproduce.corpora import DEFAULT_OPEN, OPEN, check_splits, prepare_dataset
