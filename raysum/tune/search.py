@@ -63,11 +63,6 @@ def _search(job: Job, started: float) -> SearchResult:
     purpose = "decode" if job.run else "search"
     make_ready(purpose, settings.address)
     _claim(job)
-    if (space.config.trials or 0) > space.num_trials:
-        say(
-            f"trials={space.config.trials} is more than the {space.num_trials} points of the space {space.name}: each "
-            "point is tried once"
-        )
     RecordWriter().add(job.out, begun=space.num_trials)
     with live_page(job.out) as page, ray_session(settings.address, job.concurrency * (settings.workers + 2), purpose):
         if is_joined(settings.address):
@@ -169,21 +164,16 @@ def _claim(job: Job) -> None:
     search = {"format": _FORMAT, "name": space.name, **values}
     if file.is_file():
         existing, _ = parse_yaml(read_text(file), str(file))
-        if existing.get("format") != _FORMAT:
+        if existing.get("format") != _FORMAT or _identity(existing) != _identity(search):
             raise UserError(
-                f"{out} was searched by another version of raysum and cannot be resumed; choose another out= "
-                "(serve, evaluate and summarize accept it if it has ended)"
+                f"{out} contains another search, or one by another version (see {file}); repeat its command, or choose "
+                "another out= (serve, evaluate and summarize accept it if it has ended)"
             )
-        if _identity(existing) != _identity(search):
-            raise UserError(f"{out} contains another search (see {file}); repeat its command, or choose another out=")
         check_own(out / "tune")  # Tune unpickles it
         return
     if any(item.name != LOCK for item in out.iterdir()):
         raise UserError(f"{out} is not empty and no search; choose another out=")
-    try:
-        write_text(file, yaml.safe_dump(search, sort_keys=False))
-    except OSError as error:
-        raise UserError(f"cannot write the search folder {out}: {error.strerror}; choose another out=") from None
+    write_text(file, yaml.safe_dump(search, sort_keys=False))
 
 
 def _identity(search: dict[str, Any]) -> dict[str, Any]:

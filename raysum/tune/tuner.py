@@ -199,7 +199,7 @@ class TrialProgress(tune.Callback):
     """
 
     def __init__(self, metric: str, total: int, out: Path):
-        self.metric, self.total, self._search = metric, total, shown(out)
+        self.metric, self.total, self.search = metric, total, shown(out)
 
     def setup(self, *args: Any, **info: Any) -> None:
         tags = ("run", "trial", "metric")
@@ -212,7 +212,7 @@ class TrialProgress(tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict[str, Any], **info: Any) -> None:
         if self.metric in result:
-            tags = {"run": self._search, "trial": str(trial), "metric": self.metric}
+            tags = {"run": self.search, "trial": str(trial), "metric": self.metric}
             self.gauge.set(result[self.metric], tags=tags)
             numbers = {key: value for key, value in result.items() if type(value) in (int, float)}
             metrics = {key: numbers[key] for key in numbers.keys() - AUTO_RESULT_KEYS}
@@ -240,4 +240,4 @@ class TrialProgress(tune.Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that Tune writes to disk, without the bar and the gauge."""
-        return {"metric": self.metric, "total": self.total}
+        return {"metric": self.metric, "total": self.total, "search": self.search}

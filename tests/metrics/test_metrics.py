@@ -21,14 +21,6 @@ REFERENCE = "The rivers joined the sea.\nBoats were sailing slowly."
 PREDICTION = "Boats sailed slowly, rivers.\nThe river joins the sea."
 
 
-def test_rouge_of_a_pair_by_hand():
-    row = score(["a cat sat here"], ["the cat sat"], "pht-paper").iloc[0]
-    assert row["rouge1_precision"] == pytest.approx(100 * 2 / 4)
-    assert row["rouge1_recall"] == pytest.approx(100 * 2 / 3)
-    assert row["rouge1"] == pytest.approx(100 * 2 * 2 / 7)
-    assert row["rouge2"] == pytest.approx(100 * 2 * 1 / 5)
-
-
 def test_rouge_of_the_papers_counts_sets_over_sentences_that_end_at_full_stops():
     """Found: the sea, the sea, a Boat; wanted: a boat, the sea. Words are the, sea, a, Boat and a, boat, the, sea."""
     row = score(["the sea. the sea.\na Boat"], ["a boat .the  sea"], "pht-paper").iloc[0]
@@ -228,19 +220,18 @@ def test_protocols_differ_where_they_should():
 
 
 def test_empty_outputs_score_zero_and_are_counted():
-    frame = score(["", "the sea"], ["the sea", "the sea"])
-    assert frame["rouge1"].tolist() == [0, 100]
+    assert score(["", "the sea"], ["the sea", "the sea"])["rouge1"].tolist() == [0, 100]
     line = signature(["", "the sea"])
     assert "n 2" in line and "empty 1" in line and "rouge-score" in line and "porter" in line and "\n" not in line
-
-
-def test_no_pairs_give_a_frame_with_all_columns():
     assert len(score([], []).columns) == 3 * len(METRICS)
 
 
-@pytest.mark.parametrize("arguments", [(["a"], []), (["a"], ["a"], "perl")])
-def test_rouge_refuses(arguments):
-    with pytest.raises(UserError, match="1 predictions for 0|unknown ROUGE protocol 'perl'; use one of google"):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((["a"], []), "1 predictions for 0"), ((["a"], ["a"], "perl"), "'perl'; use one of google")],
+)
+def test_rouge_refuses(arguments, message):
+    with pytest.raises(UserError, match=message):
         score(*arguments)
 
 

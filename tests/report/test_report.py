@@ -330,17 +330,3 @@ def test_a_browser_shows_the_page_without_errors_or_requests(tmp_path, run, sear
     file.write_text(file.read_text().replace("</body>", '<img src="http://127.0.0.1:9/x"><script>x()</script></body>'))
     _, requests, said = look(file, 1200, 1)  # what is wrong would be seen
     assert "ReferenceError" in said and {*requests} == {"http://127.0.0.1:9/x"}
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_real_search_is_told_as_it_ended(tmp_path, run, data, ray_session):
-    (tmp_path / "betas.yaml").write_text("about: x\nkind: decode\nsearch: {decode.beta: {grid: [0.0, 0.8]}}\n")
-    given = {"data": str(data.path), "out": str(tmp_path / "search"), "run": str(run.path), "examples": 2}
-    found = raysum.tune(str(tmp_path / "betas.yaml"), **given)
-    raysum.report(tmp_path / "search", out=tmp_path / "page.html")
-    trials = [cells for cells in Page(tmp_path / "page.html").cells["search"] if cells[0].startswith("beta=")]
-    rouge2 = [cell(trial.metrics, "rouge2", FIGURES["rouge2"]) for trial in found.trials]
-    assert [(cells[0], cells[1]) for cells in trials] == list(
-        zip([trial.name for trial in found.trials], rouge2, strict=True)
-    )

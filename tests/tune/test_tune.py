@@ -2,11 +2,13 @@
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -24,6 +26,7 @@ from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.systems import count_parameters
 from raysum.tune.page import result_charts
+from raysum.tune.record import RECORD
 from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption, ranked
 from raysum.tune.search import _check, _claim, tune
 from raysum.tune.spaces import Job, load_space
@@ -165,6 +168,18 @@ def test_mistakes_are_found_before_ray_starts(tmp_path, data, run, monkeypatch, 
     with pytest.raises(UserError, match=message):
         tune(space, *(f"{key}={value}" for key, value in (given | changed).items() if value))
     assert not (tmp_path / "search").exists()
+
+
+def test_a_resumed_search_reports_results(tmp_path):
+    """Tune unpickles the callbacks of a search that it resumes."""
+    from raysum.tune.tuner import TrialProgress
+
+    progress = pickle.loads(pickle.dumps(TrialProgress("rouge2", 1, tmp_path)))
+    progress.setup()
+    trial = SimpleNamespace(config={"decode.beta": 0.5}, storage=SimpleNamespace(storage_fs_path=str(tmp_path)))
+    progress.on_trial_result(1, [], trial, {"rouge2": 3.0, "time_total_s": 2.0, "pid": 7})
+    (line,) = read_lines(tmp_path / RECORD)
+    assert (line["config"], line["metrics"], line["seconds"]) == ({"decode.beta": 0.5}, {"rouge2": 3.0}, 2.0)
 
 
 def test_a_search_that_has_not_ended_cannot_be_served(tmp_path):
