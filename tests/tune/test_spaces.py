@@ -13,13 +13,8 @@ from raysum.errors import UserError
 from raysum.systems import count_parameters, names, spec_class
 from raysum.tune.spaces import Space, label, load_space, spaces
 
-SPACE = """\
-about: a test
-kind: decode
-search:
-  decode.beta: {grid: [0, 0.5]}
-  decode.num_beams: {grid: [1, 4]}
-"""
+DECODE, TRAIN = "about: a test\nkind: decode\n", "about: a test\nkind: train\npreset: pht\nmetric: valid_loss\n"
+SPACE = DECODE + "search:\n  decode.beta: {grid: [0, 0.5]}\n  decode.num_beams: {grid: [1, 4]}\n"
 
 
 @pytest.fixture
@@ -75,14 +70,13 @@ def test_overrides_change_the_space_or_all_of_its_trials(space_file):
 
 
 def test_config_of_the_space_lies_between_preset_and_command_line(space_file):
-    text = "about: x\nkind: train\npreset: pht\nmetric: valid_loss\nconfig: {train.steps: 7, train.seed: 5}\n"
-    text += "search:\n  model.encoder: {grid: [L, LG]}\n"
+    text = TRAIN + "config: {train.steps: 7, train.seed: 5}\nsearch: {model.encoder: {grid: [L, LG]}}\n"
     config = load_space(space_file(text), ["train.steps=9"]).resolve({"model.encoder": "LG"})
     assert (config.train.steps, config.train.seed, config.model.encoder, config.model.decoder) == (9, 5, "LG", "PPP")
 
 
 def test_continuous_spaces_are_checked_at_their_ends(space_file):
-    text = "about: x\nkind: decode\nsearcher: optuna\ntrials: 5\nsearch:\n  decode.length_penalty: {uniform: [-1, 2]}\n"
+    text = DECODE + "searcher: optuna\ntrials: 5\nsearch:\n  decode.length_penalty: {uniform: [-1, 2]}\n"
     with pytest.raises(UserError, match=r"decode.length_penalty: .*\(.*mine.yaml, line 6\)"):
         load_space(space_file(text))
     assert load_space(space_file(text.replace("-1", "0"))).num_trials == 5
@@ -91,12 +85,10 @@ def test_continuous_spaces_are_checked_at_their_ends(space_file):
         load_space(space_file(between))
 
 
-def mixes_file(space_file, more: str = "", sizes: str = "model.width: 16, model.vocabulary: 100") -> str:
-    return space_file(
-        f"about: x\nkind: train\npreset: pht\nmetric: valid_loss\nconfig: {{{sizes}}}\n{more}"
-        "search:\n  model.encoder: {mixes: {letters: LG, layers: [1, 2]}}\n"
-        "  model.decoder: {mixes: {letters: FP, layers: [1]}}\n"
-    )
+def mixes_file(space_file, more: str = "") -> str:
+    sizes = "config: {model.width: 16, model.vocabulary: 100}\n"
+    search = "model.encoder: {mixes: {letters: LG, layers: [1, 2]}}, model.decoder: {mixes: {letters: FP, layers: [1]}}"
+    return space_file(f"{TRAIN}{sizes}{more}search: {{{search}}}\n")
 
 
 def test_mixes_are_all_strings_of_their_letters(space_file):
@@ -140,7 +132,7 @@ def test_a_random_search_tries_no_point_twice(space_file):
         orders.append([label(point) for point in space.points])
         assert len(set(orders[-1])) == len(orders[-1]) == space.num_trials == min(trials, 12)
     assert orders[0] != orders[1] and orders[0][:5] == orders[2]
-    text = "about: x\nkind: decode\nsearcher: random\ntrials: 9\nsearch:\n"
+    text = DECODE + "searcher: random\ntrials: 9\nsearch:\n"
     twice = load_space(space_file(text + "  decode.num_beams: {choice: [1, 1, 2]}\n"))
     assert sorted(label(point) for point in twice.points) == ["num_beams=1", "num_beams=2"]
     mixed = "  decode.num_beams: {choice: [1, 2]}\n  decode.beta: {uniform: [0, 1]}\n"
@@ -183,13 +175,12 @@ def test_every_config_key_can_be_searched_or_is_refused(space_file):
     cases += [("pht", key) for key in ("data", "out", "run", "deepspeed.gradient_clipping")]
     assert {key for _, key in cases} >= {key for key in keys() if "." in key and not key.startswith("model.")}
     for preset, key in cases:
-        kind = "decode" if key.startswith("decode.") else "train"
         section, _, name = key.rpartition(".")
         values = load_config(preset).model_dump()
         value = {**values, **values.get(section, {})}.get(name, 1.0)
         value = _INSTEAD_OF_NONE.get(key, value)
-        text = f"about: x\nkind: {kind}\nsearch: {{{key}: {{grid: [{json.dumps(value)}]}}}}\n"
-        path = space_file(text + (f"preset: {preset}\nmetric: valid_loss\n" if kind == "train" else ""))
+        start = DECODE if key.startswith("decode.") else TRAIN.replace("pht", preset)
+        path = space_file(f"{start}search: {{{key}: {{grid: [{json.dumps(value)}]}}}}\n")
         if key in _REFUSED:
             with pytest.raises(UserError, match=f"{key} cannot be searched: it "):
                 load_space(path)
@@ -201,10 +192,9 @@ def test_every_config_key_can_be_searched_or_is_refused(space_file):
 
 
 def test_keys_that_change_nothing_measured_are_refused(space_file):
-    train = "about: x\nkind: train\npreset: pht\nmetric: valid_loss\n"
     with pytest.raises(UserError, match="decode.beta does not affect the valid_loss of a train space"):
-        load_space(space_file(train + "search: {decode.beta: {grid: [0.1]}}\n"))
-    population = train + "scheduler: pbt\nsearcher: random\ntrials: 4\n"
+        load_space(space_file(TRAIN + "search: {decode.beta: {grid: [0.1]}}\n"))
+    population = TRAIN + "scheduler: pbt\nsearcher: random\ntrials: 4\n"
     load_space(space_file(population + "search: {optim.lr: {loguniform: [0.1, 1]}}\n"))
     with pytest.raises(UserError, match="scheduler pbt cannot search model.encoder"):
         load_space(space_file(population + "search: {model.encoder: {choice: [L, G]}}\n"))
@@ -226,44 +216,46 @@ def test_a_space_goes_on_with_a_decode_space(space_file):
 
 
 @pytest.mark.parametrize(
-    ("change", "overrides", "words"),
+    ("change", "message"),
     [
-        (
-            ("decode.beta", "decode.betta"),
-            [],
-            r"unknown key 'decode.betta' \(.*mine.yaml, line 4\); did you mean 'decode.beta'",
-        ),
-        (("0.5", "-0.5"), [], r"decode.beta: .*got -0.5.*mine.yaml, line 4"),
-        (("grid: [1", "gird: [1"), [], r"unknown key 'search.decode.num_beams.gird' \(.*mine.yaml, line 5\)"),
-        (("{grid: [1, 4]}", "{}"), [], "exactly one of grid, mixes, choice, uniform, loguniform"),
-        (("decode.beta", "model.width"), [], "decode space changes decode"),
-        (("about", "metrik"), [], "(?s)about is missing.*metrik"),
-        (("0.5", ".inf"), [], "decode.beta: .*finite"),
-        (("grid: [1, 4]", "mixes: {letters: LG, layers: [60]}"), [], "more than 100,000 mixes"),
-        (("0.5]", "0.5" + ", 1" * 60_000 + "]"), [], "more than 100,000 combinations"),
-        (("kind: decode", "kind: train"), [], "does not fit a train space; use valid_loss"),
-        (
-            ("a test", "a test"),
-            ["searcher=random", "trials=3"],
-            "searcher random needs choice, uniform, loguniform or mixes",
-        ),
-        (("a test", "a test"), ["trials=3"], "searcher grid accepts only keys with a grid or mixes"),
-        (("a test", "a test"), ["metric=rouge9"], "metric: .*'rouge9'.*on the command line"),
-        (("a test", "a test"), ["decode.beta=0.3"], "the space .* searches this key"),
-        (("a test", "a test"), ["budget.seconds=3"], "budget, then and alignment belong to spaces that train"),
-        (("a test", "a test"), ["then=beta"], "budget, then and alignment belong to spaces that train"),
-        (("a test", "a test"), ["exampels=3"], "unknown key 'exampels' .*did you mean 'examples'"),
+        (("decode.beta", "decode.betta"), r"unknown key 'decode.betta' \(.*line 4\); did you mean 'decode.beta'"),
+        (("0.5", "-0.5"), r"decode.beta: .*got -0.5.*mine.yaml, line 4"),
+        (("grid: [1", "gird: [1"), r"unknown key 'search.decode.num_beams.gird' \(.*mine.yaml, line 5\)"),
+        (("{grid: [1, 4]}", "{}"), "exactly one of grid, mixes, choice, uniform, loguniform"),
+        (("decode.beta", "model.width"), "decode space changes decode"),
+        (("about", "metrik"), "(?s)about is missing.*metrik"),
+        (("0.5", ".inf"), "decode.beta: .*finite"),
+        (("grid: [1, 4]", "mixes: {letters: LG, layers: [60]}"), "more than 100,000 mixes"),
+        (("0.5]", "0.5" + ", 1" * 60_000 + "]"), "more than 100,000 combinations"),
+        (("kind: decode", "kind: train"), "does not fit a train space; use valid_loss"),
     ],
 )
-def test_mistakes_name_the_key_and_its_line(space_file, change, overrides, words):
-    with pytest.raises(UserError, match=words):
-        load_space(space_file(SPACE.replace(*change)), overrides)
+def test_mistakes_name_the_key_and_its_line(space_file, change, message):
+    with pytest.raises(UserError, match=message):
+        load_space(space_file(SPACE.replace(*change)))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["searcher=random", "trials=3"], "searcher random needs choice, uniform, loguniform or mixes"),
+        (["trials=3"], "searcher grid accepts only keys with a grid or mixes"),
+        (["metric=rouge9"], "metric: .*'rouge9'.*on the command line"),
+        (["decode.beta=0.3"], "the space .* searches this key"),
+        (["budget.seconds=3"], "budget, then and alignment belong to spaces that train"),
+        (["then=beta"], "budget, then and alignment belong to spaces that train"),
+        (["exampels=3"], "unknown key 'exampels' .*did you mean 'examples'"),
+    ],
+)
+def test_overrides_that_do_not_fit_are_named(space_file, overrides, message):
+    with pytest.raises(UserError, match=message):
+        load_space(space_file(SPACE), overrides)
 
 
 def test_a_space_names_files_beside_it(tmp_path, space_file, monkeypatch):
     (tmp_path / "own.yaml").write_text("extends: pht\nmodel: {width: 16, heads: 4, pooling_heads: 4}\n")
     (tmp_path / "next.yaml").write_text(SPACE)
-    text = "about: x\nkind: train\npreset: own.yaml\nthen: next.yaml\nmetric: valid_loss\n"
+    text = TRAIN.replace("pht", "own.yaml") + "then: next.yaml\n"
     monkeypatch.chdir("/")
     space = load_space(space_file(text + "search: {model.encoder: {grid: [L]}}\n"))
     assert (space.first.model.width, space.then.name) == (16, "next")
