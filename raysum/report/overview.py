@@ -72,20 +72,19 @@ class Pages:
         with self._busy:
             entries = find_entries(self.folder)
         running, kinds = [entry for entry in entries if entry.running], [entry.kind for entry in entries]
-        tiles = [(str(len(running)), "running"), (str(kinds.count("run")), "runs")]
-        tiles.append((str(kinds.count("search")), "searches"))
-        sections = []
-        if running:
-            charts = "".join(map(_progress, running[:_DRAWN]))
-            sections.append(parts.section("now", "Running now", f'<div class="charts">{charts}</div>'))
+        tiles = {"running": len(running), "runs": kinds.count("run"), "searches": kinds.count("search")}
         lines = [[entry.name, *(getattr(entry, column) for column in _COLUMNS)] for entry in entries]
         table = parts.table(["folder", *_COLUMNS], lines, links={entry.name: entry.url for entry in entries})
         if not entries:
             table = parts.missing("Nothing here yet; this makes a run:", "raysum train PRESET data=DATA out=RUN")
-        sections.append(parts.section("all", "Runs and searches", table, parts.note(_BOUNDS)))
+        sections = [parts.section("all", "Runs and searches", table, parts.note(_BOUNDS))]
+        if running:
+            charts = parts.render("running.html", entries=running[:_DRAWN])
+            sections.insert(0, parts.section("now", "Running now", charts))
         if damaged := [[entry.name, entry.trouble] for entry in entries if entry.trouble]:
             sections.append(parts.section("damaged", "Damaged", parts.table(["folder", "what is wrong"], damaged)))
-        return parts.document(str(self.folder), parts.tiles(tiles), sections, REFRESH_SECONDS, _LATE)
+        top = parts.tiles((str(count), name) for name, count in tiles.items())
+        return parts.document(str(self.folder), top, sections, REFRESH_SECONDS, _LATE)
 
     def page(self, name: str) -> str | None:
         """Return the page of the run or search ``name``, or None without one. Raises UserError if it is damaged."""
@@ -103,12 +102,6 @@ def _build(path: Path, kind: str, running: bool, state: Stamp) -> str:
     if kind == "search":
         return search_page(read_search(path, running))
     return report_page(gather([path]), REFRESH_SECONDS if running else None)
-
-
-def _progress(entry: BoardEntry) -> str:
-    """Return the progress of an entry, with a link to its page."""
-    link = f'<a href="{parts.escape(entry.url)}">details</a>'
-    return f'<div>{parts.heading(entry.name)}<p class="note">{parts.escape(entry.done)} · {link}</p>{entry.drawn}</div>'
 
 
 def find_entries(folder: Path) -> list[BoardEntry]:

@@ -33,21 +33,20 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     threads = config.train.threads or max(1, job.threads // max(1, config.train.workers))
     shared = config.train.model_copy(update={"threads": threads})
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
-    if job.space.config.scheduler == "pbt":
-        inherit(run)
-        for steps in _parts(run, shared.steps, shared.validate_every):
-            fit(config.model_copy(update={"train": shared.model_copy(update={"steps": steps})}))
-            _report_part(run)
+    if job.space.config.scheduler != "pbt":
+        fit(config, callbacks=[ReportValidations(run)])
+        tune.report(best_so_far(run))  # again, for a run that had ended before the search was stopped
         return
-    fit(config, callbacks=[ReportValidations(run)])
-    tune.report(best_so_far(run))  # again, for a run that had ended before the search was stopped
-
-
-def _parts(run: Run, steps: int, every: int) -> list[int]:
-    """Return the last steps of the remaining parts of a training. No training runs while Tune decides."""
-    newest = run.latest()
+    inherit(run)
+    newest, every = run.latest(), shared.validate_every
     done = newest.step // every * every if newest else 0
-    return [min(end, steps) for end in range(done + every, steps + every, every)] or [steps]
+    for end in range(done + every, shared.steps + every, every) or [
+        shared.steps
+    ]:  # no training runs while Tune decides
+        fit(config.model_copy(update={"train": shared.model_copy(update={"steps": min(end, shared.steps)})}))
+        with tempfile.TemporaryDirectory() as folder:
+            write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": run.checkpoints()[-1].step})
+            tune.report(best_so_far(run), checkpoint=tune.Checkpoint(folder))
 
 
 class ReportValidations(TuneReportCallback):
@@ -96,40 +95,31 @@ def _within(search: dict[str, Values], config: dict[str, Any]) -> dict[str, Any]
     return config | {key: min(max(config[key], low), high) for key, (low, high) in ranges.items()}
 
 
-def _report_part(run: Run) -> None:
-    """Report the end of a part, with the location of the newest checkpoint of ``run`` as Tune's checkpoint."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": run.checkpoints()[-1].step})
-        tune.report(best_so_far(run), checkpoint=tune.Checkpoint(folder))
-
-
 def inherit(run: Run) -> None:
-    """Replace ``run`` by a copy of the run and step in Tune's checkpoint, if that is another run.
+    """Replace ``run`` by the run and step in Tune's checkpoint, if that is another run.
 
-    The old config is removed, because Tune may have changed the settings.
+    The newest checkpoint of that run is copied if the one of the step is gone. The old config is removed, because Tune
+    may have changed the settings.
     """
     (run.path / "config.yaml").unlink(missing_ok=True)
-    checkpoint = tune.get_checkpoint()
-    if checkpoint is None:
+    pointer_file = tune.get_checkpoint()
+    if pointer_file is None:
         return
-    with checkpoint.as_directory() as folder:
+    with pointer_file.as_directory() as folder:
         pointer = read_json(Path(folder) / _POINTER)
-    if Path(pointer["run"]) != run.path:
-        copy(Run(pointer["run"]), pointer["step"], run)
-
-
-def copy(donor: Run, step: int, run: Run) -> None:
-    """Replace ``run`` by the ``donor``'s checkpoint of ``step`` (or its newest one if that is gone) and its metrics."""
+    donor = Run(pointer["run"])
+    if donor.path == run.path:
+        return
     by_step = {checkpoint.step: checkpoint for checkpoint in donor.checkpoints() if checkpoint.resumable}
-    checkpoint = by_step.get(step) or by_step[max(by_step)]
+    checkpoint = by_step.get(pointer["step"]) or by_step[max(by_step)]
     shutil.rmtree(run.path, ignore_errors=True)
-    partial = run.checkpoint_folder / ".partial-inherited"
-    shutil.copytree(checkpoint.path, partial)
+    unfinished = run.checkpoint_folder / ".partial-inherited"
+    shutil.copytree(checkpoint.path, unfinished)
     for file in (donor.metrics, donor.validations_file):
         if file.exists():
             shutil.copyfile(file, run.path / file.name)
     run.rewind(checkpoint.step)
-    partial.replace(run.checkpoint_path(checkpoint.step))
+    unfinished.replace(run.checkpoint_path(checkpoint.step))
 
 
 def domain(values: Values) -> Domain:
