@@ -140,10 +140,8 @@ class ParallelChart(Chart):
     """
 
     def __init__(self, title: str, names: Sequence[str], drawn: Sequence[tuple[Line, Sequence[Any]]], upward: bool):
-        columns = [_heights(values) for values in zip(*(values for _, values in drawn), strict=True)]
-        if not upward:
-            heights, ticks = columns[-1]
-            columns[-1] = [1 - height for height in heights], {1 - height: text for height, text in ticks.items()}
+        values = [*zip(*(values for _, values in drawn), strict=True)]
+        columns = [_heights(column, not upward and column is values[-1]) for column in values]
         paths = zip(*(heights for heights, _ in columns), strict=True)
         lines = [
             replace(line, points=[Point(index, height) for index, height in enumerate(path)])
@@ -167,19 +165,24 @@ class ParallelChart(Chart):
                 axes.annotate(text, (index, height), xytext=(gap, 0), **how)
 
 
-def _heights(values: Sequence[Any]) -> tuple[list[float], dict[float, str]]:
+def _heights(values: Sequence[Any], is_reversed: bool) -> tuple[list[float], dict[float, str]]:
     """Return the heights (0 to 1) of ``values`` on a parallel axis, and the texts of its ticks by height."""
+    scale: Callable[[float], float] = float
     if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
         order = sorted({*map(str, values)}, reverse=True)
-        ticks = {(number + 0.5) / len(order): _shortened(value, 12) for number, value in enumerate(order)}
-        shown = [*ticks.items()][:: ceil(len(order) / _TICKS)]
-        return [(order.index(str(value)) + 0.5) / len(order) for value in values], dict(shown)
-    low, high = min(values), max(values)
-    scale, locator = _scale(values)
-    span = scale(high) - scale(low) or 1.0
-    inside = [value for value in locator.tick_values(low, high) if low <= value <= high]
-    ticks = {(scale(value) - scale(low)) / span: short(value) for value in inside}
-    return [(scale(value) - scale(low)) / span for value in values], ticks
+        values, low, high = [order.index(str(value)) for value in values], -0.5, len(order) - 0.5
+        every = ceil(len(order) / _TICKS)
+        ticks = {float(at): _shortened(name, 12) for at, name in enumerate(order) if at % every == 0}
+    else:
+        scale, locator = _scale(values)
+        low, high = scale(min(values)), scale(max(values))
+        ticks = {value: short(value) for value in locator.tick_values(min(values), max(values))}
+
+    def height(value: float) -> float:
+        share = (scale(value) - low) / (high - low or 1.0)
+        return 1 - share if is_reversed else share
+
+    return [*map(height, values)], {height(at): text for at, text in ticks.items() if 0 <= height(at) <= 1}
 
 
 def save(file: Path, title: str, drawn: Sequence[Chart]) -> None:

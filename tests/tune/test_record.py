@@ -51,6 +51,13 @@ def test_the_page_of_a_stopped_search_is_not_renewed_and_asks_for_nothing(search
     assert [own for tag, own in found.tags if {"src", "href"} & own.keys()] == [{"rel": "icon", "href": "data:,"}]
 
 
+@pytest.mark.parametrize("lines", [[], [began(1.0, "a", 0.0)], [began(1.0, "a", 0.0), reported(2.0, "a", 20, 3.0)]])
+def test_the_page_of_a_search_that_has_just_begun(tmp_path, lines):
+    search = write_search(tmp_path / "search", {"time": 0.0, "begun": 4}, *lines)
+    page = Page(search_page(read_search(search, running=True)))
+    assert "0 of 4trials have ended" in page.texts[""] and all(page.marks)
+
+
 def test_minutes_leave_out_the_time_between_two_sessions(tmp_path, monkeypatch):
     again = 1000.0 + DAY
     lines = [{"time": 1000.0, "begun": 4}, began(1000.0, "a", 0.0), began(1000.0, "b", 0.1)]
