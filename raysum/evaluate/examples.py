@@ -1,4 +1,4 @@
-"""Which examples of a dataset are evaluated, and whether a run can read them."""
+"""The examples of a dataset that are evaluated, and the check that a run can read them."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from raysum.text.tfidf import count_words
 
 
 def check_readable(run: Run, dataset: Dataset) -> None:
-    """Raises UserError where the dataset is written in other pieces than the run's, or lacks the graph it reads."""
+    """Raises UserError if the dataset has another vocabulary than the run, or lacks the graph that it reads."""
     if run.config.model.TRAINER:
-        return  # it reads texts, whatever they are encoded in
+        return  # it reads texts
     if run.recipe.get("vocabulary_sha256") != dataset.vocabulary_hash:
         raise UserError(
             f"{dataset.place} is written in another vocabulary than {run.place} was trained with; "
@@ -28,9 +28,9 @@ def check_readable(run: Run, dataset: Dataset) -> None:
 def read_examples(
     dataset: Dataset, split: str, limit: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[Row]:
-    """The first ``limit`` rows of a split that have a reference summary, in file order, with ``columns`` (None: all).
+    """Yield the first ``limit`` rows of a split that have a reference summary, with ``columns`` (None: all).
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     if dataset.kind not in ("summarization", "ranking", "extraction"):
         raise UserError(f"{dataset.place} is a {dataset.kind} dataset, without summaries to compare with")
@@ -43,11 +43,10 @@ def read_examples(
 
 
 def usual_words(dataset: Dataset, split: str) -> int:
-    """The words of a summary, on average of the first 1,000 of the train split; of ``split`` if that has none.
+    """Return the mean words of the first 1,000 summaries of the train split, or of ``split`` if that has none.
 
     Raises UserError if both have none.
     """
     known = "train" if "train" in dataset.splits and dataset.references("train") else split
-    return ceil(
-        statistics.fmean(count_words(row["summary"]) for row in read_examples(dataset, known, 1000, ["summary"]))
-    )
+    rows = read_examples(dataset, known, 1000, ["summary"])
+    return ceil(statistics.fmean(count_words(row["summary"]) for row in rows))

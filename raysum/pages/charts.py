@@ -186,7 +186,10 @@ def _heights(values: Sequence[Any], is_reversed: bool) -> tuple[list[float], dic
 
 
 def save(file: Path, title: str, drawn: Sequence[Chart]) -> None:
-    """Write charts side by side as a PNG."""
+    """Write the charts that have a point side by side as a PNG."""
+    drawn = [chart for chart in drawn if chart.lines]
+    if not drawn:
+        return
     with _figure(drawn) as figure:
         figure.set_layout_engine("constrained")
         figure.suptitle(title)

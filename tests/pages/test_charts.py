@@ -48,5 +48,9 @@ def test_rows_and_parallel_axes_have_names_and_tooltips():
 
 
 def test_charts_side_by_side_as_png(tmp_path):
-    save(tmp_path / "charts.png", "both", [Chart("x", [Line("a", [Point(1, 2)])], "x", "y")] * 2)
+    save(tmp_path / "none.png", "none", [RowChart("x", [], "x")])
+    save(
+        tmp_path / "charts.png", "both", [Chart("x", [Line("a", [Point(1, 2)])], "x", "y"), RowChart("x", [], "x")] * 2
+    )
+    assert not (tmp_path / "none.png").exists()
     assert (tmp_path / "charts.png").read_bytes().startswith(b"\x89PNG")
