@@ -25,7 +25,11 @@ class Shaped(Section):
         "documents=rev1,rev2 documents=rev*",
     )
     separator: str | None = Field(None, description="the text between documents in one text, such as '|||||'")
-    format: str | None = Field(None, description="the input format, if it cannot be detected: tsv, torch, wcep ...")
+    format: str | None = Field(
+        None,
+        description="the input format, if it cannot be detected: tsv, torch, wcep ...; 'text': all files of a folder "
+        "are documents",
+    )
 
     @field_validator("map", mode="before")
     @classmethod
@@ -52,6 +56,9 @@ class PrepareConfig(Choices, Shaped):
     vocab: str | None = Field(
         None, description="SentencePiece model, or the folder of a published model; the default trains a vocabulary"
     )
+    summaries: str | None = Field(
+        None, description="folder or file of the summaries of documents: files with equal names, or parallel lines"
+    )
     language: str | None = Field(
         None, description="code of the texts' language in a published multilingual tokenizer, such as de_DE"
     )
@@ -66,6 +73,11 @@ class PrepareConfig(Choices, Shaped):
     test: float = Field(0.0, ge=0, lt=1, description="share of clusters of no named split held out for testing")
     max_rejected: float = Field(0.1, ge=0, le=1, description="share of rows that may be rejected")
     address: str | None = Field(None, description="address of a running Ray cluster")
+
+    @property
+    def mapping(self) -> FieldMapping:
+        return FieldMapping.of(self.map, self.separator, self.format, self.summaries)
+
     _limits: tuple[float, float] | None = PrivateAttr(None)  # exact upper limits of the held-out positions
 
     @model_validator(mode="after")

@@ -36,7 +36,7 @@ from raysum.runtime.session import optional_session
 from raysum.runtime.storage import new_folder, read_json, write_json, write_text
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import RawSource, find_sources
-from raysum.sources.published import unpaired
+from raysum.sources.pairing import unpaired
 from raysum.sources.staging import with_urls
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
@@ -142,7 +142,7 @@ def _job_of(
     sources: list[RawSource], config: PrepareConfig, vocabulary: Tokenizer | None, ranker: Run | None
 ) -> dict[str, Any]:
     """Return all inputs of a dataset's rows: files with sizes and times, settings, version, vocabulary and ranker."""
-    paths = (source.path for source in sources)
+    paths = (path for source in sources for path in (source.path, source.summaries) if path)
     found = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths)
     files = [(with_urls(str(file)), file.stat()) for file in found if file.is_file()]
     states = json.dumps([(name, state.st_size, state.st_mtime_ns) for name, state in files])

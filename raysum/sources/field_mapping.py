@@ -41,16 +41,20 @@ class FieldMapping:
 
     The field ``source`` names each document, and ``clusters`` is the list of clusters in a row. Without ``paths``,
     the keys of rows identify published datasets. ``format`` is the format of the files, or the dataset of the rows.
-    ``used`` collects the options that had an effect on the rows read so far.
+    ``summaries`` is the path of the summaries of documents. ``used`` collects the options that had an effect on the
+    rows read so far.
     """
 
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     separator: str | None = None
     format: str | None = None
+    summaries: str | None = None
     used: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
-    def of(cls, pairs: Iterable[str], separator: str | None = None, format: str | None = None) -> "FieldMapping":
+    def of(
+        cls, pairs: Iterable[str], separator: str | None = None, format: str | None = None, summaries: str | None = None
+    ) -> "FieldMapping":
         """Return the mapping of ``field=path`` pairs. Raises ValueError for a wrong pair or an unknown format."""
         if format is not None and format not in (*FORMATS, *PUBLISHED):
             raise ValueError(
@@ -70,7 +74,7 @@ class FieldMapping:
                 raise ValueError(f"maps {name} twice, to {' and '.join(found[name])}; it takes one path: remove one")
         if "documents" in found and "paragraphs" in found:
             raise ValueError("maps both documents and paragraphs; a cluster has only one of them: remove one")
-        return cls(found, separator, format)
+        return cls(found, separator, format, summaries)
 
     def unused_options(self) -> list[str]:
         """Return a message for each option that had no effect on the rows read.
@@ -142,15 +146,25 @@ class FieldMapping:
                 yield part
                 continue
             try:
-                raw = self._with_our_fields(part.raw)
-                yield part if raw is part.raw else replace(part, raw=raw)
+                rows = [part.raw] if self.paths else with_our_fields(part.raw, self.format)
             except Rejected as error:
                 yield part.rejected(error)
+                continue
+            for number, row in enumerate(rows, 1):
+                one = part if len(rows) == 1 else replace(part, where=f"{part.where}:{number}", size=0)
+                try:
+                    yield one if row is part.raw and not self.is_set else replace(one, raw=self._mapped(row))
+                except Rejected as error:
+                    yield replace(one, raw=row).rejected(error)
 
-    def _with_our_fields(self, raw: dict[str, Any]) -> dict[str, Any]:
+    @property
+    def is_set(self) -> bool:
+        """Whether rows have other fields than ours, or texts of several documents."""
+        return bool(self.paths or self.separator)
+
+    def _mapped(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return a row with our fields. Raises Rejected if a mapped field does not have its shape."""
-        raw = raw if self.paths else with_our_fields(raw, self.format)
-        if not (self.paths or self.separator):
+        if not self.is_set:
             return raw
         paths = {name: path for name, path in self.paths.items() if name != _CLUSTERS}
         if self.separator and not {*_KINDS} & paths.keys():

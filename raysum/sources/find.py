@@ -24,7 +24,8 @@ from raysum.sources.folders import (
     names_in,
     say_skipped,
 )
-from raysum.sources.formats import EXTENSIONS, FOLDERS, FORMATS, Format, format_by_name, format_of
+from raysum.sources.formats import EXTENSIONS, FOLDERS, FORMATS, PAIRED, TEXT, Format, format_by_name, format_of
+from raysum.sources.pairing import summaries_beside
 from raysum.sources.record import Record, split_of
 from raysum.sources.staging import origin_url, stage, staged_path, with_urls
 
@@ -45,6 +46,7 @@ class RawSource:
     format: Format
     size: int  # bytes of text, about
     mapping: FieldMapping = FieldMapping()
+    summaries: Path | None = None  # a file or folder with the summaries of the documents at ``path``
     url: str = ""  # of a source on a store; ``path`` is then its placeholder in the process that found it
     staging: tuple[str, bool] = ("", False)  # arguments of ``stage`` in that process
 
@@ -59,7 +61,7 @@ class RawSource:
         if self.url and not path.exists():  # in another process than the one that found it
             stage(*self.staging)
         try:
-            for record in self.format.read(path):
+            for record in self.format.read(path, self.summaries) if self.summaries else self.format.read(path):
                 if is_empty and self.format.is_table:
                     self.mapping.check_columns(path, record.raw)
                 is_empty = False
@@ -89,7 +91,7 @@ def find_sources(
     try:
         sources = [source for path in paths for source in _sources_at(path, mapping)]
         for source in sources:
-            if source.format is FOLDERS:
+            if source.format in (FOLDERS, PAIRED, FORMATS[TEXT]):
                 mapping.check_texts(source.path)
     except UserError as error:
         raise UserError(with_urls(str(error))) from None
@@ -119,12 +121,22 @@ def sample_path(path: Path) -> Path:
 def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
     """Return the sources at a path: one if it is a file, or a folder of clusters."""
     try:
+        summaries = Path(mapping.summaries).expanduser() if mapping.summaries else None
+        if summaries and not (summaries.is_dir() if path.is_dir() else summaries.is_file()):
+            kind = "folder" if path.is_dir() else "file"
+            raise UserError(f"--summaries {summaries} must be a {kind} like {path}, on this machine")
         if path.is_dir():
-            items, clusters = _look_into(path)
+            form = FORMATS[TEXT] if mapping.format == TEXT else FOLDERS
+            documents, summaries = (path, summaries) if summaries else summaries_beside(path) or (path, None)
+            if summaries:
+                size = sum(file.stat().st_size for file in documents.rglob("*") if file.is_file())
+                return [RawSource(documents, _split_in_name(path), PAIRED, size, mapping, summaries)]
+            items, clusters = _look_into(path, form is not FOLDERS)
             if not clusters:
                 return [source for item in items for source in _expand(item, mapping)]
-            size = sum(file.stat().st_size for file in documents_of(path, clusters) if file.is_file())
-            return [RawSource(path, _split_in_name(path), FOLDERS, size, mapping)]
+            files = documents_of(path, clusters, form is not FOLDERS)
+            size = sum(file.stat().st_size for file in files if file.is_file())
+            return [RawSource(path, _split_in_name(path), form, size, mapping)]
         if not path.exists():
             raise UserError(f"no such file or folder: {path}")
         if not path.is_file():
@@ -133,9 +145,9 @@ def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
             raise _empty(path)
         if path.suffix == ".parquet":
             _refuse_dataset(path.parent, path)
-        form = format_of(path, mapping.format)
+        form = FORMATS["pairs"] if summaries else format_of(path, mapping.format)
         split = _split_in_name(path) or split_of(path.parent.name)
-        return [RawSource(path, split, form, form.text_size(path), mapping)]
+        return [RawSource(path, split, form, form.text_size(path), mapping, summaries)]
     except OSError as error:
         raise UserError(f"cannot read {error.filename or path}: {error.strerror}") from None
 
@@ -153,18 +165,18 @@ def _split_in_name(path: Path) -> str | None:
     return splits.pop() if len(splits) == 1 else None
 
 
-def _look_into(folder: Path) -> tuple[list[Path], list[Path]]:
+def _look_into(folder: Path, any_suffix: bool = False) -> tuple[list[Path], list[Path]]:
     """Return what to read of a folder: files of rows or folders of splits; or else the clusters, as folders.
 
     Raises UserError if it holds neither, or if it is not clear which of its items are the clusters.
     """
     _refuse_dataset(folder, folder)
-    found = Contents.of(folder)
+    found = Contents.of(folder, any_suffix=any_suffix)
     if found.links:
         names = names_in(folder, found.links)
         say_skipped(folder, f"links out of the folder: {names}", "give the files they lead to")
     inner, splits = found.document_folders, [item for item in found.folders if split_of(item.name)]
-    files = [file for file in found.files if _has_rows(file)]
+    files = [file for file in found.files if _has_rows(file) and not any_suffix]
     # A .json file beside other files of rows, or beside clusters, is metadata.
     rows = [file for file in files if file.suffix != ".json"] or (files if len(inner) < _MIN_CLUSTERS else [])
     if rows and len(inner) >= _MIN_CLUSTERS:
@@ -172,14 +184,16 @@ def _look_into(folder: Path) -> tuple[list[Path], list[Path]]:
     if rows and (metadata := [file for file in files if file not in rows]):
         names = names_in(folder, metadata)
         say_skipped(folder, f"{names} beside other files of rows", "if it has rows, give it, too")
-    clusters = [] if rows else cluster_folders(folder)
-    if (rows or clusters or not splits) and all(file.suffix == ".json" for file in rows):
+    clusters = [] if rows else cluster_folders(folder, any_suffix)
+    if not any_suffix and (rows or clusters or not splits) and all(file.suffix == ".json" for file in rows):
         known = {*clusters} if len(clusters) >= _MIN_CLUSTERS else set[Path]()
         _check_below(folder, [item for item in found.folders if item not in known], ".json" if rows or clusters else "")
     if rows:
         return rows, []
     others = [item for item in (*found.files, *found.folders) if item not in splits]
-    if splits and (not clusters or clusters == [folder] and any(map(cluster_folders, splits))):
+    if splits and (
+        not clusters or clusters == [folder] and any(cluster_folders(split, any_suffix) for split in splits)
+    ):
         say_skipped(folder, names_in(folder, [item for item in others if item.name not in _ARROW_METADATA]))
         return splits, []
     if not clusters:

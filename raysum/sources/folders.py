@@ -15,8 +15,9 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.runtime.progress import say
 from raysum.sources.documents.read import SUFFIXES, is_document, raw_document, read_documents
+from raysum.sources.documents.unsupported import identify
 from raysum.sources.record import LONGEST, TOO_LONG, Record
-from raysum.sources.staging import natural_key, with_urls
+from raysum.sources.staging import head, natural_key, with_urls
 
 _TITLE = "title"
 _SUMMARY = re.compile(r"summary([.-]\d+)?")
@@ -35,11 +36,12 @@ class Contents:
     files: list[Path]  # and links to nothing, pipes and devices
     folders: list[Path]
     links: list[Path]  # that lead out of the corpus
+    any_suffix: bool = False  # of documents
 
     @classmethod
-    def of(cls, folder: Path, corpus: Path | None = None) -> "Contents":
+    def of(cls, folder: Path, corpus: Path | None = None, any_suffix: bool = False) -> "Contents":
         """Return the contents of ``folder``, which is in ``corpus`` (default: which is the corpus)."""
-        found = cls([], [], [])
+        found = cls([], [], [], any_suffix)
         visible = (item for item in folder.iterdir() if not item.name.startswith("."))
         for item in sorted(visible, key=lambda item: natural_key(item.name)):
             if leads_out(item, corpus or folder):
@@ -52,11 +54,11 @@ class Contents:
 
     @property
     def documents(self) -> list[Path]:
-        return [file for file in self.files if _is_input(file)]
+        return [file for file in self.files if _is_input(file, self.any_suffix)]
 
     @property
     def document_folders(self) -> list[Path]:
-        return [folder for folder in self.folders if _holds_documents(folder)]
+        return [folder for folder in self.folders if _holds_documents(folder, self.any_suffix)]
 
 
 def leads_out(item: Path, corpus: Path) -> bool:
@@ -64,29 +66,35 @@ def leads_out(item: Path, corpus: Path) -> bool:
     return item.is_symlink() and not Path(os.path.realpath(item)).is_relative_to(os.path.realpath(corpus))
 
 
-def read_folder(folder: Path) -> Iterator[Record]:
+def read_folder(folder: Path, any_suffix: bool = False) -> Iterator[Record]:
     """Yield one cluster a folder of documents (see ``documents.read``); its name is the id.
 
     ``title.txt``, ``summary.txt`` and further references such as ``summary.1.txt`` are not documents. Files about the
-    folder, such as a README, are ignored.
+    folder, such as a README, are ignored. ``any_suffix``: all other files are documents.
     """
-    for cluster in cluster_folders(folder):
-        files, where = Contents.of(cluster, folder).documents, str(cluster)
-        try:
-            if special := next((file for file in files if not file.is_file()), None):
-                raise UserError(f"{special} is not a regular file, or was removed")
-            if sum(file.stat().st_size for file in files) > LONGEST:
-                yield Record(where, cluster.name, TOO_LONG)
-            else:
-                yield Record(where, _cluster(cluster, files))
-        except UserError as error:
-            yield Record(where, cluster.name, "a document is unreadable", str(error))
+    for cluster in cluster_folders(folder, any_suffix):
+        files = Contents.of(cluster, folder, any_suffix).documents
+        yield cluster_record(cluster.name, str(cluster), files)
 
 
-def _cluster(folder: Path, files: list[Path]) -> dict[str, Any]:
+def cluster_record(id: str, where: str, files: Sequence[Path], summaries: Sequence[Path] = ()) -> Record:
+    """Return the record of a cluster of documents, with the references in the files ``summaries``."""
+    try:
+        if special := next((file for file in files if not file.is_file()), None):
+            raise UserError(f"{special} is not a regular file, or was removed")
+        if sum(file.stat().st_size for file in files) > LONGEST:
+            return Record(where, id, TOO_LONG)
+        raw = _cluster(id, files)
+        references = [text.text.strip() for text in read_documents(summaries)]
+        return Record(where, raw | ({"summaries": references} if references else {}))
+    except UserError as error:
+        return Record(where, id, "a document is unreadable", str(error))
+
+
+def _cluster(id: str, files: Sequence[Path]) -> dict[str, Any]:
     documents = dict(zip(files, read_documents(files), strict=True))
     texts = {file.stem: documents.pop(file).text.strip() for file in files if _is_title_or_summary(file)}
-    raw: dict[str, Any] = {"id": folder.name, "title": texts.pop(_TITLE, folder.name.replace("_", " "))}
+    raw: dict[str, Any] = {"id": id, "title": texts.pop(_TITLE, id.replace("_", " "))}
     names = [file.stem for file in files]
     raw["documents"] = [
         raw_document(text, file.stem if names.count(file.stem) == 1 else file.name) for file, text in documents.items()
@@ -95,13 +103,13 @@ def _cluster(folder: Path, files: list[Path]) -> dict[str, Any]:
     return raw | ({"summaries": [*texts.values()]} if texts else {})
 
 
-def cluster_folders(folder: Path) -> list[Path]:
+def cluster_folders(folder: Path, any_suffix: bool = False) -> list[Path]:
     """Return the folders that are clusters: ``folder`` itself, or the folders of documents in it.
 
     ``folder`` is a cluster if it has a title or a summary, documents and no folders of documents, or several documents
     beside a single folder of them. Raises UserError if more documents than folders make this ambiguous.
     """
-    found = Contents.of(folder)
+    found = Contents.of(folder, any_suffix=any_suffix)
     documents, inner = found.documents, found.document_folders
     if any(map(_is_title_or_summary, documents)) or len(documents) > len(inner) in (0, 1):
         return [folder]
@@ -110,14 +118,14 @@ def cluster_folders(folder: Path) -> list[Path]:
     return inner
 
 
-def documents_of(folder: Path, clusters: list[Path]) -> list[Path]:
+def documents_of(folder: Path, clusters: list[Path], any_suffix: bool = False) -> list[Path]:
     """Return the documents of the ``clusters`` of ``folder``, and report all other visible items."""
     own, documents, skipped = {*clusters}, list[Path](), list[Path]()
     for parent in dict.fromkeys([folder, *clusters]):
-        found = Contents.of(parent, folder)
+        found = Contents.of(parent, folder, any_suffix)
         documents += found.documents if parent in own else []
         skipped += found.links if parent != folder else []
-        skipped += [file for file in found.files if parent not in own or not _is_input(file)]
+        skipped += [file for file in found.files if parent not in own or not _is_input(file, any_suffix)]
         skipped += [inner for inner in found.folders if inner not in own]
     say_skipped(folder, names_in(folder, skipped))
     return documents
@@ -151,15 +159,17 @@ def _is_about_folder(file: Path) -> bool:
     return bool(_ABOUT.fullmatch(file.stem))
 
 
-def _is_input(file: Path) -> bool:
-    return is_document(file) and not _is_about_folder(file)
+def _is_input(file: Path, any_suffix: bool) -> bool:
+    if _is_about_folder(file) or is_document(file) or not any_suffix:
+        return is_document(file) and not _is_about_folder(file)
+    return not (file.is_file() and identify(head(file, 128)))
 
 
 def _is_title_or_summary(file: Path) -> bool:
     return file.suffix == ".txt" and bool(file.stem == _TITLE or _SUMMARY.fullmatch(file.stem))
 
 
-def _holds_documents(folder: Path) -> bool:
+def _holds_documents(folder: Path, any_suffix: bool) -> bool:
     with suppress(PermissionError):  # such as lost+found
-        return any(map(_is_input, folder.iterdir()))
+        return any(_is_input(item, any_suffix and item.is_file()) for item in folder.iterdir())
     return False

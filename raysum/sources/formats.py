@@ -4,14 +4,16 @@ import codecs
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from raysum.errors import UserError
-from raysum.runtime.storage import converted
 from raysum.sources.documents.read import is_document
+from raysum.sources.documents.unsupported import identify
 from raysum.sources.folders import read_folder
 from raysum.sources.jsonl import read_json_clusters, read_jsonl
-from raysum.sources.published import SOURCES, read_pairs, read_story, read_torch_list
+from raysum.sources.pairing import SOURCES, read_paired, read_pairs
+from raysum.sources.published import read_story, read_torch_list
 from raysum.sources.record import Record
 from raysum.sources.staging import head
 from raysum.sources.tables import read_arrow, read_csv, read_parquet, read_tsv
@@ -33,7 +35,7 @@ class Format:
     name: str
     extensions: str
     pattern: str
-    read: Callable[[Path], Iterator[Record]]
+    read: Callable[..., Iterator[Record]]  # of a path, and the path of summaries if they are elsewhere
     signatures: tuple[bytes, ...] = ()
     is_table: bool = False
     is_text: bool = True
@@ -48,6 +50,7 @@ class Format:
         return path.stat().st_size * (1 if self.is_plain_text(path) else _COMPRESSION)
 
 
+TEXT = "text"  # the format of folders in which all files are documents
 _ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
 FORMATS = {
     form.name: form
@@ -61,22 +64,19 @@ FORMATS = {
         Format("torch", ".pt", r"\.pt$", read_torch_list, (b"PK\x03\x04",), is_text=False),
         Format("story", ".story", r"\.story$", read_story),
         Format("pairs", ".src", SOURCES.pattern, read_pairs, needs_siblings=True),
+        Format(TEXT, "", r"$^", partial(read_folder, any_suffix=True)),
         Format(
             "tensor2tensor", f"{CONTENT}*", rf"^{re.escape(CONTENT)}", read_wikis, is_text=False, needs_siblings=True
         ),
     )
 }
-FOLDERS = Format("folders", "folders of documents", "", read_folder)  # which no file name or option selects
-EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values())
+# Formats that no file name or option selects.
+FOLDERS = Format("folders", "folders of documents", "", read_folder)
+PAIRED = Format("paired", "a folder of documents beside a folder of summaries", "", read_paired)
+EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values() if form.extensions)
 _UNSUPPORTED = {  # descriptions and remedies by suffix
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as CSV"),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "an archive; unpack it, and give the files in it"),
-}
-_BINARY = {  # first bytes of files that have the name of a text
-    b"\x1f\x8b": "gzipped; let its name end in .gz",
-    b"PK\x03\x04": "a zip archive; unpack it (a file saved by torch is called .pt)",
-    b"PAR1": "Parquet; let its name end in .parquet",
-    b"ARROW1": "Arrow; let its name end in .arrow",
 }
 
 
@@ -91,12 +91,8 @@ def format_of(path: Path, name: str | None = None) -> Format:
     Raises UserError if none matches, or if the file should be UTF-8 text and is not.
     """
     form = FORMATS.get(name or "") or format_by_name(path) or _format_by_content(path)
-    if form.is_plain_text(path):
-        begin = head(path, 8)
-        if kind := next((kind for signature, kind in _BINARY.items() if begin.startswith(signature)), None):
-            raise UserError(f"{path} is not text, but {kind}")
-        if (remedy := converted(begin, path)).startswith("it is"):
-            raise UserError(f"{path} is not UTF-8 text; {remedy}")
+    if form.is_plain_text(path) and (kind := identify(head(path, 128))):
+        raise UserError(f"{path} is not text, but {kind}")
     return form
 
 
@@ -113,6 +109,8 @@ def _format_by_content(path: Path) -> Format:
             f"{path} is one document; put the documents of each cluster into a folder, and give the folder that holds "
             "these folders"
         )
+    if kind := identify(content):
+        raise UserError(f"{path} is {kind}")
     raise UserError(
         f"{path} has an unknown format; raysum reads {EXTENSIONS} and folders of documents. If its format is one of "
         f"these, name it with --format ({', '.join(FORMATS)})"

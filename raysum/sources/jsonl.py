@@ -7,14 +7,14 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.sources.record import Record, Rejected, bounded_lines, decode_utf8, parse_json, text_record
-from raysum.sources.staging import opened
+from raysum.sources.staging import opened_text
 
 _MAX_BYTES = 1 << 30  # of a file that is read as one value
 
 
 def read_jsonl(path: Path) -> Iterator[Record]:
     """Yield one JSON object a line; blank lines are skipped."""
-    with opened(path) as file:
+    with opened_text(path) as file:
         yield from json_records(bounded_lines(file.readline), str(path))
 
 
@@ -38,7 +38,7 @@ def read_json_clusters(path: Path) -> Iterator[Record]:
 
     Raises UserError if the file is larger, or if it begins as a list and is not valid JSON.
     """
-    with opened(path) as file:
+    with opened_text(path) as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise UserError(

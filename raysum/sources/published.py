@@ -1,38 +1,44 @@
 """Published datasets: their file formats, and the conversion of their rows, which keys identify, to our fields."""
 
-import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.folders import leads_out
-from raysum.sources.record import LONGEST, Record, Rejected, bounded_lines, decode_utf8, text_record
-from raysum.sources.staging import local_content, opened
+from raysum.sources.conversations import transcript
+from raysum.sources.record import LONGEST, Record, Rejected, text_record
+from raysum.sources.staging import local_content, natural_key, opened_text
 
 Raw = Mapping[str, Any]
-SOURCES = re.compile(r"(^|\.)src(\.cleaned|\..*\.txt)?$")  # names of files
 _HIGHLIGHT = re.compile(r"^@highlight[^\S\n]*$", re.MULTILINE)
 _OURS = {"documents", "paragraphs"}
 _SEPARATOR = re.compile(r"\|{5}|\bstory_separator_special_tag\b")
 _MARKS = re.compile(r"</?t>")
+_SENTENCE_MARKS = re.compile(r"</?S>")
 _CITED = re.compile(r"@cite_\d+")
 
 
 @dataclass(frozen=True)
 class PublishedDataset:
-    """The keys of a published dataset's rows, and the function that converts a row to our fields."""
+    """The keys of a published dataset's rows, and the function that converts a row to our fields, or to several rows.
+
+    ``is_exact``: its rows have no other keys, since the keys alone would be too common.
+    """
 
     name: str
     keys: frozenset[str]
-    convert: Callable[[Raw], dict[str, Any]]
+    convert: Callable[[Raw], dict[str, Any] | list[dict[str, Any]]]
+    is_exact: bool = False
+
+    def fits(self, keys: Collection[str]) -> bool:
+        """Return whether rows with these ``keys`` are of the dataset."""
+        return self.keys == set(keys) if self.is_exact else self.keys <= set(keys)
 
 
 def _multi_news(raw: Raw) -> dict[str, Any]:
@@ -103,10 +109,74 @@ def _ranked(raw: Raw) -> dict[str, Any]:
     }
 
 
+def _wikihow_table(raw: Raw) -> dict[str, Any]:
+    """Convert wikihowAll.csv and wikihowSep.csv (Koupaee and Wang 2018): the bold lines are the summary."""
+    return _without(raw, "text", "headline") | {"documents": [raw["text"]], "summary": raw["headline"].strip()}
+
+
+def _fewsum(raw: Raw) -> dict[str, Any]:
+    """Convert the gold summaries of FewSum (Brazinskas et al. 2020): reviews of a product, and three summaries."""
+    return {"id": raw["group_id"], "documents": _numbered(raw, "rev"), "summaries": _numbered(raw, "summ")}
+
+
+def _scitldr(raw: Raw) -> dict[str, Any]:
+    """Convert SciTLDR (Cachola et al. 2020): the sentences of a paper, and one-sentence summaries by several people."""
+    text = " ".join(sentence.strip() for sentence in raw["source"])
+    return {"id": raw["paper_id"], "title": raw.get("title"), "documents": [text], "summaries": raw["target"]}
+
+
+def _dialogue(raw: Raw) -> dict[str, Any]:
+    """Convert DialogSum (Chen et al. 2021; three summaries in its test split) and SAMSum (Gliwa et al. 2019)."""
+    rest = {name: value for name, value in raw.items() if not re.match("dialogue|fname|topic|summary", name)}
+    id = {"id": raw.get("fname") or raw.get("id")}
+    return rest | id | {"documents": [raw["dialogue"]], "summaries": _numbered(raw, "summary") or None}
+
+
+def _qmsum(raw: Raw) -> list[dict[str, Any]]:
+    """Convert a meeting of QMSum (Zhong et al. 2021) to a cluster for each query, which is the title."""
+    turns = [(turn["speaker"], turn["speaker"], turn["content"]) for turn in raw["meeting_transcripts"]]
+    meeting = transcript("meeting", turns)
+    queries = [*raw["general_query_list"], *raw["specific_query_list"]]
+    return [{"title": one["query"], "documents": [meeting], "summary": one["answer"]} for one in queries]
+
+
+def _scientific(raw: Raw) -> dict[str, Any]:
+    """Convert arXiv and PubMed (Cohan et al. 2018): the sections of a paper, and its abstract with marked sentences."""
+    names, sections = raw.get("section_names") or [], raw.get("sections") or [raw["article_text"]]
+    documents = [
+        {"source": names[n] if n < len(names) else f"section {n + 1}", "text": "\n".join(section)}
+        for n, section in enumerate(sections)
+    ]
+    summary = "\n".join(_SENTENCE_MARKS.sub("", sentence).strip() for sentence in raw["abstract_text"])
+    return {"id": raw.get("article_id"), "documents": documents, "summary": summary}
+
+
+def _ms2(raw: Raw) -> dict[str, Any]:
+    """Convert MS^2 and the Cochrane set (DeYoung et al. 2021): titles and abstracts of studies, and the conclusion."""
+    ids = raw.get("pmid") or [f"study {n}" for n, _ in enumerate(raw["abstract"], 1)]
+    studies = zip(ids, raw["title"], raw["abstract"], strict=True)
+    documents = [{"source": str(id), "text": f"{title}\n\n{abstract}".strip()} for id, title, abstract in studies]
+    return {"id": str(raw["review_id"]), "documents": documents, "summary": raw["target"]}
+
+
+def _numbered(raw: Raw, name: str) -> list[Any]:
+    """Return the values of ``name`` and of ``name`` with a number that are not empty, in natural order."""
+    names = sorted((key for key in raw if re.fullmatch(rf"{name}\d*", key)), key=natural_key)
+    return [raw[key] for key in names if raw[key]]
+
+
 PUBLISHED = {
     dataset.name: dataset
     for dataset in (
         PublishedDataset("wikihow", frozenset(("url", "summary", "article", "step_headers")), _one_article),
+        PublishedDataset("wikihow-table", frozenset(("headline", "title", "text")), _wikihow_table, is_exact=True),
+        PublishedDataset("wikihow-sections", frozenset(("headline", "sectionLabel", "text")), _wikihow_table),
+        PublishedDataset("fewsum", frozenset(("group_id", "rev1", "summ1")), _fewsum),
+        PublishedDataset("scitldr", frozenset(("source", "target", "paper_id")), _scitldr),
+        PublishedDataset("dialogue", frozenset(("dialogue",)), _dialogue),
+        PublishedDataset("qmsum", frozenset(("meeting_transcripts", "general_query_list")), _qmsum),
+        PublishedDataset("arxiv-pubmed", frozenset(("article_text", "abstract_text")), _scientific),
+        PublishedDataset("ms2", frozenset(("review_id", "title", "abstract", "target")), _ms2),
         PublishedDataset("multi-xscience", frozenset(("abstract", "related_work", "ref_abstract")), _multi_xscience),
         PublishedDataset("cnn-dailymail", frozenset(("article", "highlights")), _one_article),
         PublishedDataset("wcep", frozenset(("articles", "summary")), _wcep),
@@ -123,22 +193,24 @@ def published_dataset(keys: Collection[str], name: str | None = None) -> Publish
         return PUBLISHED[name]
     if not _OURS.isdisjoint(keys):
         return None
-    return next((dataset for dataset in PUBLISHED.values() if dataset.keys <= set(keys)), None)
+    return next((dataset for dataset in PUBLISHED.values() if dataset.fits(keys)), None)
 
 
-def with_our_fields(raw: dict[str, Any], name: str | None = None) -> dict[str, Any]:
-    """Return the row of a published dataset with our fields, and any other row unchanged.
+def with_our_fields(raw: dict[str, Any], name: str | None = None) -> list[dict[str, Any]]:
+    """Return the rows with our fields that a row of a published dataset gives, and any other row unchanged.
 
     Raises Rejected if it only looks like such a row.
     """
     dataset = published_dataset(raw, name)
     if dataset is None:
-        return raw
+        return [raw]
     try:
         if missing := sorted(dataset.keys - raw.keys()):
             raise ValueError(f"it has no {missing[0]}")
-        return {field: value for field, value in dataset.convert(raw).items() if value is not None}
-    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        rows = dataset.convert(raw)
+        rows = rows if isinstance(rows, list) else [rows]
+        return [{field: value for field, value in row.items() if value is not None} for row in rows]
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError) as error:
         raise Rejected(f"not a row of {dataset.name}", str(error)) from None
 
 
@@ -149,7 +221,7 @@ def _without(raw: Raw, *names: str) -> dict[str, Any]:
 def read_story(path: Path) -> Iterator[Record]:
     """Yield the one cluster of a story of CNN/DailyMail: the text before the first ``@highlight``, and each highlight
     as a line of the summary."""
-    with opened(path) as file:
+    with opened_text(path) as file:
         content = file.read(LONGEST + 1)
     yield text_record(str(path), content if len(content) <= LONGEST else None, partial(_story, path.stem))
 
@@ -159,62 +231,6 @@ def _story(name: str, text: str) -> dict[str, Any]:
     lines = filter(None, (" ".join(highlight.split()) for highlight in highlights))
     summary = {"summary": "\n".join(lines)} if highlights else {}
     return {"id": name, "documents": [body.strip()] if body.strip() else [], **summary}
-
-
-def read_pairs(path: Path) -> Iterator[Record]:
-    """Yield the clusters of ``NAME.src...`` (Multi-News), one a line, with the summaries of ``NAME.tgt...``, if it
-    exists.
-
-    ``|||||`` or ``story_separator_special_tag`` separate the documents of a line, and ``NEWLINE_CHAR`` is a line break.
-    Raises UserError if the files have different numbers of lines.
-    """
-    targets = targets_of(path)
-    with opened(path) as file, opened(targets) if targets else nullcontext() as target_file:
-        sources = bounded_lines(file.readline)
-        pairs: Iterable[tuple[bytes | None, bytes | None]] = zip(sources, repeat(None))
-        if target_file:
-            pairs = zip_longest(sources, bounded_lines(target_file.readline), fillvalue=b"")
-        for number, (source, target) in enumerate(pairs, 1):
-            if b"" in (source, target):
-                longer = targets if source == b"" else path
-                raise UserError(
-                    f"{path} and {targets} must have the same number of lines: {longer} has a line {number} that the "
-                    "other lacks; fetch both again"
-                )
-            where = f"{path}:{number}"
-            yield text_record(where, source, partial(_pair, where, target))
-
-
-def _pair(where: str, target: bytes | None, source: str) -> dict[str, Any]:
-    summary = None if target is None else decode_utf8(where, target).removeprefix("\ufeff")
-    return with_our_fields({"document": source.removeprefix("\ufeff"), "summary": summary}, "multi-news")
-
-
-def targets_of(path: Path) -> Path | None:
-    """Return the file of summaries beside ``path``, or None. Cleaned sources use the summaries of the original ones.
-
-    Raises UserError if it is a link out of both the folder of ``path`` and that of its target.
-    """
-    name = re.sub(r"(?<=\.)src(?=\.|$)", "tgt", path.name)
-    candidates = [path.with_name(other) for other in (name, name.removesuffix(".cleaned")) if other != path.name]
-    targets = next(filter(Path.is_file, candidates), None)
-    if targets and all(leads_out(targets, folder) for folder in (path.parent, Path(os.path.realpath(path)).parent)):
-        raise UserError(f"{targets} is a link out of its folder; copy the file of summaries there")
-    return targets
-
-
-def unpaired(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield a message for each file of sources without summaries, and of summaries without sources, in ``paths``."""
-    for path in paths:
-        files = [path] if path.is_file() else [*path.glob("*src*"), *path.glob("*tgt*")]
-        pairs = {file: targets_of(file) for file in files if SOURCES.search(file.name)}
-        for file, targets in sorted(pairs.items()):
-            if targets is None:
-                yield f"{file} has no file of summaries beside it (expected {file.name.replace('src', 'tgt')})"
-        for file in sorted({*files} - {*pairs} - {*pairs.values()}):
-            if path.is_dir() and SOURCES.search(file.name.replace("tgt", "src")):
-                sources = file.name.replace("tgt", "src")
-                yield f"{file} is skipped: it has no file of sources beside it (expected {sources})"
 
 
 def read_torch_list(path: Path) -> Iterator[Record]:

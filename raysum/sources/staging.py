@@ -27,6 +27,7 @@ from raysum.runtime.remote import (
     store_errors,
     url_of,
 )
+from raysum.sources.documents.text import as_utf8
 
 _PATTERN = re.compile(r"[*?\[]")
 _GZIPPED = re.compile(r"\.gz(-|$)")  # also with the number of a shard behind
@@ -117,6 +118,20 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     open_file = gzip.open if _GZIPPED.search(path.name) else open
     with local_content(path) as content_path, open_file(content_path, "rb") as file:
         yield cast(BinaryIO, file)
+
+
+@contextmanager
+def opened_text(path: Path) -> Iterator[BinaryIO]:
+    """Open a text file as ``opened`` does, as UTF-8. A file in another encoding is converted to a copy on disk."""
+    with opened(path) as file:
+        lines = as_utf8(file, with_urls(str(path)))
+        if lines is None:
+            yield file
+            return
+        with tempfile.TemporaryFile(dir=cache_folder()) as copy:
+            copy.writelines(lines)
+            copy.seek(0)
+            yield cast(BinaryIO, copy)
 
 
 def head(path: Path, count: int) -> bytes:

@@ -10,30 +10,34 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from raysum.errors import UserError
 from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected, bounded_lines, decode_utf8, table_records
-from raysum.sources.staging import local_content, opened
+from raysum.sources.staging import local_content, opened_text
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 _Row = Sequence[Any] | Rejected
-_HEADER = 1 << 20  # characters of the header that decide the delimiter
+_SAMPLE = 1 << 20  # characters that decide the delimiter and the quoting
+_LINE_END = re.compile(r"\r\n|\n|\r")
 _INVALID = re.compile("[\0\udc80-\udcff]")  # NUL, and the results of surrogateescape for bytes that are not UTF-8
 _ROWS = 16  # rows of a columnar file read at a time, since each may have LONGEST bytes
 _UNREADABLE = (ValueError, OverflowError)  # text that is not UTF-8, a date that Python does not support
 
 
 def read_csv(path: Path, delimiter: str = ",") -> Iterator[Record]:
-    """Yield one cluster a row. If the header has tabs or semicolons instead of ``delimiter``, these separate fields."""
+    """Yield one cluster a row. The header decides whether ``delimiter`` or a tab, semicolon or bar separates fields.
+
+    If quotes are ordinary characters, as in the gold summaries of FewSum, they are kept.
+    """
     csv.field_size_limit(LONGEST)  # the module's own limit of 128 KiB is shorter than a cluster
-    with opened(path) as binary, TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="") as file:
-        delimiter = _delimiter(file.readline(_HEADER), delimiter)
+    with opened_text(path) as binary, TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="") as file:
+        delimiter, quoting = _dialect(file.read(_SAMPLE), delimiter)
         file.seek(0)
-        lines = _Lines(file)
-        rows = csv.reader(lines, delimiter=delimiter)
+        lines = _Lines(file, quoting != csv.QUOTE_NONE)
+        rows = csv.reader(lines, delimiter=delimiter, quoting=quoting)
         columns = next(rows, [])
         if any(map(_INVALID.search, columns)):
             raise UserError(f"{path} is not UTF-8 text (its first line is invalid); save it as UTF-8")
@@ -45,25 +49,37 @@ def read_tsv(path: Path) -> Iterator[Record]:
     return read_csv(path, "\t")
 
 
-def _delimiter(header: str, default: str) -> str:
-    """Return a tab if ``header`` has several fields by tabs, else ``default``, unless only another delimiter gives
-    several fields."""
-    columns = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in (default, "\t", ",", ";")}
-    return next((mark for mark in ("\t", default) if columns[mark] > 1), max(columns, key=columns.__getitem__))
+def _dialect(sample: str, default: str) -> tuple[str, Literal[0, 3]]:
+    """Return the delimiter and the quoting of a table that begins with ``sample``.
+
+    The delimiter is a tab if the header has several fields by tabs, else ``default``, unless only another one gives
+    several fields. Quotes are ordinary characters if all lines have the number of fields of the header without them,
+    and not with them.
+    """
+    lines = _LINE_END.split(sample)[: -1 if len(sample) == _SAMPLE else None]
+    header = lines[0] if lines else sample
+    columns = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in (default, *"\t,;|")}
+    most = max(columns, key=columns.__getitem__)
+    delimiter = next((mark for mark in ("\t", default) if columns[mark] > 1), most)
+    if '"' in sample and delimiter in header and len({line.count(delimiter) for line in lines if line}) == 1:
+        quoted = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter)
+        if any(len(row) != columns[delimiter] for row in quoted if row):
+            return delimiter, csv.QUOTE_NONE
+    return delimiter, csv.QUOTE_MINIMAL
 
 
 class _Lines(Iterator[str]):
     """The lines of a file; a line that is too long becomes a field above the limit."""
 
-    def __init__(self, file: TextIO):
-        self._lines = bounded_lines(file.readline)
+    def __init__(self, file: TextIO, is_quoted: bool):
+        self._lines, self._quote = bounded_lines(file.readline), '"' if is_quoted else "\0"
         self.number = 0
         self.quotes = 0  # since the row began: if their number is odd, a quoted field continues on the next line
 
     def __next__(self) -> str:
         line = next(self._lines)
         self.number += 1
-        self.quotes += line.count('"') if line else 0
+        self.quotes += line.count(self._quote) if line else 0
         return " " * (LONGEST + 1) if line is None else line
 
     def skip_row(self) -> None:

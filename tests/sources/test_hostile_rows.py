@@ -26,7 +26,8 @@ from raysum.prepare import paragraphs, row_builder
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import RowBuilder
 from raysum.sources import folders, jsonl, record, tables
-from raysum.sources.published import read_pairs, read_torch_list
+from raysum.sources.pairing import read_pairs
+from raysum.sources.published import read_torch_list
 from raysum.sources.tensor2tensor import read_wikis
 from raysum.text.cleaning import pieces
 from raysum.tokenizers.loading import load_tokenizer

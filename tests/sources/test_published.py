@@ -18,7 +18,7 @@ from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import RowBuilder, prepare_example
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
-from raysum.sources.published import unpaired
+from raysum.sources.pairing import unpaired
 from raysum.sources.record import Rejected
 from raysum.tokenizers.loading import load_tokenizer
 
@@ -27,6 +27,7 @@ PAPERS = {"@cite_2": {"mid": "1", "abstract": "Two."}, "@cite_3": {"mid": "", "a
 COLUMNS = {"cite_N": ["@cite_2", "@cite_3"], "mid": ["1", ""], "abstract": ["Two.", ""]}
 HOW_TO = {"url": "u", "title": "How to", "summary": "Do.", "article": "Do it.", "step_headers": "x"}
 FLOODS = [{"title": "Flood", "text": "It rained.", "url": "http://a"}, {"text": "It rained on."}]
+STUDIES = {"review_id": 7, "pmid": ["1"], "title": ["T"], "abstract": ["It helps."], "target": "Yes."}
 PUBLISHED = [  # a row, its documents and its summary
     ({"document": "One.\nMore. ||||| Two. |||||", "summary": "– They met."}, ["One.\nMore.", "Two."], "They met."),
     ({"document": "one . story_separator_special_tag two .", "summary": "they ."}, ["one .", "two ."], "they ."),
@@ -35,6 +36,13 @@ PUBLISHED = [  # a row, its documents and its summary
     (ABSTRACTS | {"ref_abstract": COLUMNS}, ["We prove.", "Two."], "As @cite and @cite show."),
     ({"id": "x", "article": "It rained.", "highlights": "Rain .\nMore rain ."}, ["It rained."], "Rain .\nMore rain ."),
     ({"text": ["One.", "Two."], "tgt": "Both."}, ["One.", "Two."], "Both."),
+    ({"headline": "\nDo.\nRest.", "title": "How", "text": "Do it."}, ["Do it."], "Do.\nRest."),
+    ({"id": "5", "dialogue": "A: Hi.", "summary": "They met."}, ["A: Hi."], "They met."),
+    (
+        {"review_id": 7, "pmid": ["1"], "title": ["T"], "abstract": ["It helps."], "target": "Yes."},
+        ["T\n\nIt helps."],
+        "Yes.",
+    ),
     (HOW_TO, ["Do it."], "Do."),
     ({"article": "A.", "highlights": "B.", "documents": ["C."], "summary": "D."}, ["C."], "D."),  # our fields count
 ]
@@ -53,8 +61,9 @@ def clusters(*paths, **mapping):
 @pytest.mark.parametrize(("row", "texts", "summary"), PUBLISHED)
 def test_rows_of_published_datasets_are_known_by_their_keys(tmp_path, row, texts, summary):
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-    id = str(row.get("aid") or row.get("id", "rows.jsonl:1"))
-    assert clusters(tmp_path / "rows.jsonl") == [(None, id, row.get("title", ""), texts, [summary])]
+    id = str(row.get("aid") or row.get("review_id") or row.get("id", "rows.jsonl:1"))
+    title = row.get("title", "") if isinstance(row.get("title"), str) else ""
+    assert clusters(tmp_path / "rows.jsonl") == [(None, id, title, texts, [summary])]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +79,37 @@ def test_a_row_that_only_looks_like_one_of_a_published_dataset_is_rejected(tmp_p
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     with pytest.raises(Rejected, match=reason):
         clusters(tmp_path / "rows.jsonl", format=format)
+
+
+def test_several_references_of_published_datasets(tmp_path):
+    rows = [
+        {"group_id": "b1", "rev2": "Good.", "rev1": "Bad.", "rev10": "Fine.", "summ1": "So.", "summ2": "So so."},
+        {"paper_id": "p", "title": "T", "source": ["We prove. ", "It holds."], "target": ["A proof.", "Proofs."]},
+        {"fname": "test_1", "dialogue": "#Person1#: Hi.", "summary1": "A.", "summary2": "B.", "topic1": "x"},
+        {"article_id": "a", "sections": [["One.", "Two."], ["Three."]], "section_names": ["intro", "end"],
+         "article_text": ["One.", "Two.", "Three."], "abstract_text": ["<S> We count . </S>", "<S> Up . </S>"]},
+    ]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert clusters(tmp_path / "rows.jsonl") == [
+        (None, "b1", "", ["Bad.", "Good.", "Fine."], ["So.", "So so."]),
+        (None, "p", "T", ["We prove. It holds."], ["A proof.", "Proofs."]),
+        (None, "test_1", "", ["#Person1#: Hi."], ["A.", "B."]),
+        (None, "a", "", ["One.\nTwo.", "Three."], ["We count .\nUp ."]),
+    ]
+
+
+def test_a_meeting_of_qmsum_is_a_cluster_for_each_query(tmp_path):
+    turns = [{"speaker": "Ann", "content": "Who\nstarts ?"}, {"speaker": "Bob", "content": "Me ."}]
+    queries = {"general_query_list": [{"query": "All?", "answer": "They start."}]}
+    queries |= {"specific_query_list": [{"query": "Who?", "answer": "Bob."}]}
+    (tmp_path / "train.jsonl").write_text(json.dumps({"meeting_transcripts": turns, **queries, "topic_list": []}))
+    text = "Ann: Who starts ?\nBob: Me ."
+    assert clusters(tmp_path) == [
+        ("train", "train.jsonl:1:1", "All?", [text], ["They start."]),
+        ("train", "train.jsonl:1:2", "Who?", [text], ["Bob."]),
+    ]
+    (first, _) = read_records([tmp_path])
+    assert first.raw["documents"][0]["places"] == [(0, "Ann"), (18, "Bob")]
 
 
 def test_multi_news_as_pairs_of_files(tmp_path):

@@ -77,6 +77,16 @@ def read_html(content: bytes, name: str) -> DocumentText:
     return DocumentText(" ".join(document_fromstring(page, parser=parser).text_content().split()), title)
 
 
+def read_sgml(content: bytes, name: str) -> DocumentText:
+    """Return the paragraphs of the TEXT of a document of TREC, DUC and TAC; the title is its headline."""
+    from lxml.html import document_fromstring
+
+    page = document_fromstring(decode_text(content, name))
+    parts = [part for text in page.iter("text") for part in text.iter("p")] or [*page.iter("text")] or [page]
+    title = next((" ".join(part.text_content().split()) for part in page.iter("headline", "hl", "head")), "")
+    return join_blocks(((part.text_content().strip(), "") for part in parts), title)
+
+
 def read_mail(content: bytes, name: str) -> DocumentText:
     """Return the body of an e-mail or a saved web page (MHTML), without quoted lines; the title is the subject.
 

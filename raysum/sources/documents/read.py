@@ -20,6 +20,7 @@ DOCUMENT_FORMATS = (
     DocumentFormat("PDF", (".pdf",), "office:read_pdf", "pypdf", ("%pdf-",)),
     DocumentFormat("a Word document", (".docx",), "office:read_docx", "docx"),
     DocumentFormat("e-mail", (".eml", ".mht", ".mhtml"), "markup:read_mail", "trafilatura"),
+    DocumentFormat("a news-wire text (SGML)", (".sgml", ".sgm"), "markup:read_sgml", "lxml", ("<doc>", "<doc ")),
     DocumentFormat("subtitles", (".srt",), "subtitles:read_subtitles"),
 )
 SUFFIXES = tuple(suffix for form in DOCUMENT_FORMATS for suffix in form.suffixes)
