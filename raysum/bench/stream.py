@@ -25,9 +25,8 @@ from raysum.runtime.placement import device
 from raysum.runtime.processes import peak_rss_mb, quiet_data
 from raysum.runtime.session import ray_session
 from raysum.stream.collators.base import kind_of
-from raysum.stream.loader import batches, ray_dataset
+from raysum.stream.loader import MicroBatch, Reader, batches, ray_dataset, step_ranges
 from raysum.stream.plan import PlanSettings
-from raysum.stream.reader import MicroBatch, Ranges, Reader
 from raysum.stream.stream import Stream, plan_of
 from raysum.tokenizers.loading import load_tokenizer
 
@@ -95,13 +94,12 @@ def ranks_row(data: str, config: Config, ranks: int, micro_batches: int) -> Row:
     steps = plan_of(stream).epoch(0).num_steps
     row: Row = {"rows": dataset.rows("train"), "steps": steps} | _driver_memory(stream, ranks)
     opened = used = 0
-    began, ranges, number, first = time.process_time(), Ranges(plan_of(stream)), 0, 0
-    while first < steps:
-        reader = Reader(stream, ranges.steps(number, first, steps), range(ranks), ranks)
+    began = time.process_time()
+    for some in step_ranges(plan_of(stream), 0, steps):
+        reader = Reader(stream, some, range(ranks), ranks)
         for block in reader.blocks():
             used += sum(len(batch.arrays["counts"]) for batches in block for batch in batches if batch.real)
         opened += reader.opened
-        number, first = number + 1, ranges.steps(number, first, steps).stop
     return row | {"opened_per_row": opened / used, "cpu_us_per_row": (time.process_time() - began) / used * 1e6}
 
 

@@ -32,7 +32,7 @@ from raysum.runtime.placement import device
 from raysum.runtime.progress import bar
 from raysum.runtime.storage import read_json, writing
 from raysum.stream.collators.base import Kind, kind_of
-from raysum.stream.reader import read_rows
+from raysum.stream.loader import read_rows
 from raysum.train.labels import attention_labels
 
 KEPT = (5, 10, 15, 20, 25)  # of the 30 paragraphs that the PHT paper's models read

@@ -8,7 +8,6 @@ step at which training starts.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,15 +31,13 @@ class PlanSettings:
 class Epoch:
     """``rows`` [n] in reading order; micro-batch i is ``rows[offsets[i] : offsets[i + 1]]``; ``weights`` [steps].
 
-    ``drawn`` [rows of the split]: the number of each row's reference in this epoch. ``windows`` [W] is the number of
-    micro-batches up to the end of each window.
+    ``drawn`` [rows of the split]: the number of each row's reference in this epoch.
     """
 
     rows: np.ndarray
     offsets: np.ndarray
     weights: np.ndarray
     drawn: np.ndarray
-    windows: np.ndarray
 
     @property
     def num_steps(self) -> int:
@@ -58,24 +55,6 @@ class Mix:
 
     groups: tuple[int, ...]
     shares: tuple[float, ...]
-
-    def windows(
-        self, index: int, seed: int, count: int, kept: Sequence[int], members: Callable[[np.ndarray], np.ndarray]
-    ) -> list[np.ndarray]:
-        """Return the rows of epoch ``index`` in ``count`` windows, each with its share of every dataset.
-
-        ``kept`` are the numbers of rows of each dataset. ``members(groups)`` returns the rows of row groups.
-        """
-        rows, parts, first = sum(kept), [], 0
-        for number, (groups, share) in enumerate(zip(self.groups, self.shares, strict=True)):
-            begin, end = (int(epoch * rows * share + 0.5) for epoch in (index, index + 1))
-            own = range(begin // kept[number], -(-end // kept[number]))
-            orders = [np.random.default_rng([seed, epoch, _MIX, number]).permutation(groups) for epoch in own]
-            visited = [members(first + order) for order in orders]
-            taken = np.concatenate([np.empty(0, np.int64), *visited])[begin - own.start * kept[number] :][: end - begin]
-            parts.append(np.array_split(taken, count))
-            first += groups
-        return [np.concatenate(window) for window in zip(*parts, strict=True)]
 
 
 @dataclass(eq=False)
@@ -101,11 +80,17 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.keep.any():
             raise ValueError("a plan needs at least one row")
-        self.windows = -(-len(self.groups) // self.settings.window)  # of an epoch
         self._group_starts = np.cumsum(self.groups) - self.groups
         self._first_epoch, first_step = self.origin
         self._first_steps = [first_step]  # of each computed epoch since the origin, and of the next one
         self._cached: tuple[int, Epoch] | None = None
+
+    @property
+    def min_steps(self) -> int:
+        """A lower bound of the number of steps of an epoch, computed without planning one."""
+        costs = self.costs if self.costs.ndim == 1 else self.costs.min(1)
+        tokens = int(np.minimum(costs, self.settings.batch_tokens)[self.keep].sum())
+        return -(-tokens // (self.settings.batch_tokens * self.settings.micro_batches))
 
     def epoch(self, index: int) -> Epoch:
         if self._cached is None or self._cached[0] != index:
@@ -115,47 +100,10 @@ class Plan:
     def locate(self, step: int) -> tuple[int, int]:
         """Return the epoch of a global step, and its position in the epoch."""
         while self._first_steps[-1] <= step:
-            self._add_epoch()
+            newest = self.epoch(self._first_epoch + len(self._first_steps) - 1)
+            self._first_steps.append(self._first_steps[-1] + newest.num_steps)
         number = bisect_right(self._first_steps, step) - 1
         return self._first_epoch + number, step - self._first_steps[number]
-
-    def window_at(self, step: int) -> int:
-        """Return the window, counted over all epochs, in which the first micro-batch of a global step is."""
-        index, position = self.locate(step)
-        passed = np.searchsorted(self._window_ends(index)[:-1], position, side="right")
-        return index * self.windows + int(passed)
-
-    def first_step(self, window: int, stop: int) -> int:
-        """Return the first global step that begins in ``window`` (as counted by ``window_at``) or later.
-
-        It is at least the first step of the origin, and at most ``stop``.
-        """
-        index, number = divmod(window, self.windows)
-        if index < self._first_epoch:
-            index, number = self._first_epoch, 0
-        while len(self._first_steps) <= index - self._first_epoch and self._first_steps[-1] < stop:
-            self._add_epoch()
-        if len(self._first_steps) <= index - self._first_epoch:
-            return stop
-        first = self._first_steps[index - self._first_epoch]
-        if number and first < stop:
-            first += int(self._window_ends(index)[number - 1])
-        return min(first, stop)
-
-    def most_windows(self, steps: int) -> int:
-        """Return an upper bound of the number of windows in which ``steps`` successive steps are."""
-        costs = (self.costs if self.costs.ndim == 1 else self.costs.min(1))[self.keep]
-        tokens = np.minimum(costs, self.settings.batch_tokens).sum() if self.mix is None else costs.min() * len(costs)
-        per_epoch = max(-(-int(tokens) // self.settings.batch_tokens // self.settings.micro_batches), 1)
-        return (steps // per_epoch + 2) * self.windows
-
-    def _window_ends(self, index: int) -> np.ndarray:
-        """Return the number of steps of an epoch that begin up to the end of each window."""
-        return -(-self.epoch(index).windows // self.settings.micro_batches)
-
-    def _add_epoch(self) -> None:
-        newest = self.epoch(self._first_epoch + len(self._first_steps) - 1)
-        self._first_steps.append(self._first_steps[-1] + newest.num_steps)
 
     def rows(self, step: int, micro_batch: int) -> np.ndarray:
         """Return the rows of one micro-batch of a global step; empty ones fill the last step of an epoch."""
@@ -201,22 +149,29 @@ class Plan:
         filled = np.zeros(-sum(map(len, sizes)) % per_step, np.int64)
         offsets = np.cumsum(np.concatenate([[0], *sizes, filled]))
         totals = np.cumsum(np.append(0, weights[visited]), dtype=np.int64)
-        counts = np.cumsum([len(window_sizes) for window_sizes in sizes])
-        return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]), drawn, counts)
+        return Epoch(visited, offsets, np.diff(totals[offsets[::per_step]]), drawn)
 
     def _windows(self, index: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Return the kept rows of an epoch by window of row groups."""
-        size = self.settings.window
+        size, count = self.settings.window, -(-len(self.groups) // self.settings.window)
         if self.mix is None:
             order = rng.permutation(len(self.groups))
-            return [self._members(order[start : start + size]) for start in range(0, len(order), size)]
-        parts = np.split(np.arange(len(self.groups)), np.cumsum(self.mix.groups)[:-1])
-        kept = [len(self._members(groups)) for groups in parts]
-        return self.mix.windows(index, self.settings.seed, -(-len(self.groups) // size), kept, self._members)
+            return [self._kept_rows(order[start : start + size]) for start in range(0, len(order), size)]
+        total, first, parts = np.count_nonzero(self.keep), 0, []
+        for number, (groups, share) in enumerate(zip(self.mix.groups, self.mix.shares, strict=True)):
+            kept = len(self._kept_rows(np.arange(first, first + groups)))
+            begin, end = (int(epoch * total * share + 0.5) for epoch in (index, index + 1))
+            epochs = range(begin // kept, -(-end // kept))
+            seeds = [[self.settings.seed, epoch, _MIX, number] for epoch in epochs]
+            visited = [self._kept_rows(first + np.random.default_rng(seed).permutation(groups)) for seed in seeds]
+            taken = np.concatenate([np.empty(0, np.int64), *visited])[begin - epochs.start * kept :][: end - begin]
+            parts.append(np.array_split(taken, count))
+            first += groups
+        return [np.concatenate(window) for window in zip(*parts, strict=True)]
 
-    def _members(self, groups: np.ndarray) -> np.ndarray:
-        members = _ranges(self._group_starts[groups], self.groups[groups])
-        return members[self.keep[members]]
+    def _kept_rows(self, groups: np.ndarray) -> np.ndarray:
+        rows = _ranges(self._group_starts[groups], self.groups[groups])
+        return rows[self.keep[rows]]
 
 
 def cut(costs: np.ndarray, budget: int) -> np.ndarray:

@@ -45,32 +45,28 @@ def plan_of(stream: Stream) -> Plan:
 @lru_cache(maxsize=4)
 def _plan(stream: Stream, datasets: tuple[Dataset, ...]) -> Plan:
     parts = [_plan_inputs(part, dataset) for part, dataset in zip(stream.parts, datasets, strict=True)]
-    costs, weights, keep, groups = map(_concatenate, zip(*parts, strict=True))
+    costs, weights, keep, groups = map(_joined, zip(*parts, strict=True))
     mix = Mix(tuple(len(part_groups) for *_, part_groups in parts), stream.shares) if stream.mixed else None
     return Plan(costs, weights, keep, groups, stream.settings, stream.origin, mix)
 
 
 def _plan_inputs(stream: Stream, dataset: Dataset) -> tuple[np.ndarray, ...]:
     """Return costs, weights, the mask of kept rows and the row group sizes of one dataset."""
-    lengths, targets = dataset.lengths(stream.split), dataset.reference_lengths(stream.split)
-    costs, weights = stream.kind.costs(lengths, stream.source)
-    if stream.kind.draws_references and targets.shape[1] > 1:
-        by_reference = [
-            stream.kind.costs(np.column_stack([lengths[:, :2], target]), stream.source) for target in targets.T
-        ]
-        costs, weights = (np.stack(values, 1) for values in zip(*by_reference, strict=True))
+    lengths, groups = dataset.lengths(stream.split), [rows for _, _, rows in dataset.row_groups(stream.split)]
+    targets = dataset.reference_lengths(stream.split) if stream.kind.draws_references else lengths[:, 2:]
+    by_reference = [stream.kind.costs(np.column_stack([lengths[:, :2], target]), stream.source) for target in targets.T]
+    costs, weights = (np.stack(values, 1) for values in zip(*by_reference, strict=True))
     keep = np.zeros(len(lengths), bool)
     keep[rows_with_targets(stream)] = True
-    return costs, weights, keep, np.array([rows for _, _, rows in dataset.row_groups(stream.split)], np.int64)
+    return costs, weights, keep, np.array(groups, np.int64)
 
 
-def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the concatenated arrays of rows, padded with zeros to the same number of references."""
-    width = max(part.shape[1] if part.ndim > 1 else 0 for part in parts)
-    if not width:
-        return np.concatenate(parts)
-    wide = [part if part.ndim > 1 else part[:, None] for part in parts]
-    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in wide])
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the concatenated arrays, those of references padded with zeros to the same number, flat if it is 1."""
+    width = max(part[:1].size for part in parts)
+    if width == 1:
+        return np.concatenate([part.ravel() for part in parts])
+    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
 
 
 def rows_with_targets(stream: Stream) -> np.ndarray:

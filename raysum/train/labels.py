@@ -31,8 +31,8 @@ from raysum.runtime.progress import bar
 from raysum.runtime.session import ray_session
 from raysum.runtime.storage import new_folder
 from raysum.stream.collators.base import kind_of
+from raysum.stream.loader import read_rows
 from raysum.stream.plan import PlanSettings, cut
-from raysum.stream.reader import read_rows
 from raysum.stream.stream import Stream, rows_with_targets
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.special_tokens import marks_of

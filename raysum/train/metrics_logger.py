@@ -17,7 +17,7 @@ from raysum.runs.folder import Run
 from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.storage import append_line
 from raysum.stream.collators.base import Kind
-from raysum.stream.reader import MicroBatch
+from raysum.stream.loader import MicroBatch
 
 _SUMS = ("loss", "source_tokens", "target_tokens", "padding", "waited", "digest")
 _TOTALS = ("source_tokens", "target_tokens", "padding", "waited", "stepped")

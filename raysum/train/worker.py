@@ -11,8 +11,7 @@ from torch import distributed
 from raysum.models.batch import move
 from raysum.runs.folder import Checkpoint
 from raysum.runtime.run_sync import push_so_far
-from raysum.stream.loader import batches
-from raysum.stream.reader import MicroBatch
+from raysum.stream.loader import MicroBatch, batches
 from raysum.stream.stream import plan_of
 from raysum.train.checkpoints import prune
 from raysum.train.engine import HookOrder, build_engine, gradient_norm

@@ -21,9 +21,8 @@ from raysum.data.rows import references, table_of
 from raysum.data.writer import DatasetWriter
 from raysum.errors import UserError
 from raysum.stream.collators.summarization import Summarization
-from raysum.stream.loader import batches
+from raysum.stream.loader import batches, read_rows
 from raysum.stream.plan import PlanSettings
-from raysum.stream.reader import read_rows
 from raysum.stream.stream import Stream
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary

@@ -20,7 +20,7 @@ from raysum.models.batch import Source
 from raysum.models.family.spec import FamilySpec
 from raysum.prepare.row_builder import prepare_example
 from raysum.stream.collators.summarization import Summarization, cut_source
-from raysum.stream.reader import read_rows
+from raysum.stream.loader import read_rows
 from raysum.tokenizers.sentence_piece import Vocabulary
 
 SIZES = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2}

@@ -9,10 +9,10 @@ import pytest
 
 from helpers.small_datasets import write_dataset
 from raysum.config.decoding import SourceConfig
+from raysum.stream import loader
 from raysum.stream.collators.summarization import Summarization, cut_source, cut_target
-from raysum.stream.loader import batches
+from raysum.stream.loader import Reader, batches, step_ranges
 from raysum.stream.plan import Plan, PlanSettings, cut
-from raysum.stream.reader import Ranges, Reader
 from raysum.stream.stream import Stream, plan_of
 
 
@@ -228,36 +228,31 @@ def test_collate_gives_the_rows_back(stream):
     assert made.target.shape == (len(made.source.counts), batch.arrays["target_lengths"].max())
 
 
-@pytest.mark.parametrize(("rows", "window", "start"), [(1000, 2, 0), (1000, 2, 57), (40, 64, 11)])
-def test_ranges_hold_every_step_once_in_order(rows, window, start):
-    stop, made = 400, plan(rows, window=window)
-    ranges, found = Ranges(made), []
-    numbers = range(ranges.number(start), ranges.number(start) + ranges.most(stop - start))
-    epoch, place = made.locate(start)
-    late = Ranges(plan(rows, window=window, origin=(epoch, start - place)))
-    for number in numbers:
-        steps = ranges.steps(number, start, stop)
-        assert steps == late.steps(number, start, stop)
-        found += steps
-    assert found == [*range(start, stop)]
-    assert made.locate(stop)[0] > epoch, "an epoch ends on the way"
+@pytest.mark.parametrize(("rows", "window", "start"), [(1000, 2, 0), (1000, 2, 57), (40, 64, 11), (9000, 1, 5000)])
+def test_ranges_hold_every_step_once_in_order_wherever_one_starts(rows, window, start):
+    made, stop = plan(rows, window=window), start + 10_000
+    ranges = [*step_ranges(made, start, stop)]
+    assert [step for steps in ranges for step in steps] == [*range(start, stop)] and len(ranges) > 1
+    assert ranges[1:] == [*step_ranges(made, ranges[1].start, stop)]
+    assert ranges[1:] == [*step_ranges(plan(rows, window=window, origin=(3, 7)), 0, stop)][-len(ranges) + 1 :]
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_a_range_is_read_once_for_all_ranks(tmp_path, world):
+def test_a_range_is_read_once_for_all_ranks(tmp_path, world, monkeypatch):
+    monkeypatch.setattr(loader, "_ROW_GROUPS", 10)
+    monkeypatch.setattr(loader, "_WINDOWS", 5)
     path = write_dataset(tmp_path / "data", {"train": 1500})
     stream = Stream(str(path), "train", SourceConfig(), PlanSettings(200, 4, 2, 0), Summarization())
-    stop, opened, found = plan_of(stream).epoch(0).num_steps, 0, []
-    ranges = Ranges(plan_of(stream))
-    for number in range(ranges.most(stop)):
-        reader = Reader(stream, ranges.steps(number, 0, stop), range(world), world)
-        for block in reader.blocks(is_first=number == 0):
+    stop, found = plan_of(stream).epoch(0).num_steps, []
+    readers = [Reader(stream, steps, range(world), world) for steps in step_ranges(plan_of(stream), 0, stop)]
+    for number, reader in enumerate(readers):
+        for block in reader.blocks(is_first=not number):
             assert [{one.rank for one in micro_batches} for micro_batches in block] == [{rank} for rank in range(world)]
             found += [one for micro_batches in block for one in micro_batches]
-        opened += reader.opened
     assert sorted((one.step, one.index) for one in found) == [
         (step, index) for step in range(stop) for index in range(4)
     ]
     expected = {(one.step, one.index): one.digest for one in batches(stream, 0, 1, 0, stop)}
     assert {(one.step, one.index): one.digest for one in found} == expected
-    assert opened <= 1.2 * 1500
+    opened = sum(reader.opened for reader in readers)
+    assert len(readers) > 1 and opened <= 1500 + 2 * 128 * len(readers)  # the windows at both ends of each range

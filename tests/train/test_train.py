@@ -32,8 +32,8 @@ from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL
 from raysum.runtime.storage import read_lines
 from raysum.stream.collators.summarization import Summarization
+from raysum.stream.loader import read_rows
 from raysum.stream.plan import PlanSettings, cut
-from raysum.stream.reader import read_rows
 from raysum.stream.stream import Stream, plan_of
 from raysum.systems import build
 from raysum.train.fit import fit, train

@@ -158,13 +158,12 @@ def _join(
     ids: np.ndarray, lengths: np.ndarray, limit: int | None, marks: SpecialTokens
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return joined paragraphs with their marks: at most ``limit`` tokens, but at least one between the outer marks."""
-    opening, between, closing = (
-        np.array(mark, ids.dtype) for mark in (marks.prefix, marks.paragraph_end, marks.joined_end)
-    )
-    ends = np.cumsum(lengths)[:-1]
-    marked = np.insert(ids, np.repeat(ends, len(between)), np.tile(between, len(ends)))
-    lengths = lengths + len(between) * (np.arange(len(lengths)) < len(lengths) - 1)
-    lengths = _limit_sum(lengths, None if limit is None else max(limit - len(opening) - len(closing), 1))
+    opening, closing = (np.array(mark, ids.dtype) for mark in (marks.prefix, marks.joined_end))
+    between = marks.paragraph_end
+    marked, lengths = add_marks(ids, lengths, (), between), lengths + len(between)
+    most = int(lengths.sum()) - len(between)  # the last paragraph ends with the closing mark
+    most = most if limit is None else min(most, max(limit - len(opening) - len(closing), 1))
+    lengths = _limit_sum(lengths, most)
     lengths = lengths[lengths > 0]
     ids = np.concatenate([opening, marked[: lengths.sum()], closing])
     lengths[0] += len(opening)
