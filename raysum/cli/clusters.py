@@ -18,8 +18,8 @@ from raysum.runtime.storage import write_page
 from raysum.sources.documents.read import parse_document, raw_document, read_documents
 from raysum.sources.documents.text import DocumentText
 from raysum.sources.field_mapping import FieldMapping
-from raysum.sources.find import find_sources, sample_path
-from raysum.sources.formats import TEXT, format_by_name
+from raysum.sources.find import find_sources, holds_clusters, sample_path
+from raysum.sources.formats import TEXT
 from raysum.sources.jsonl import json_records
 from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.sources.staging import stage
@@ -52,7 +52,7 @@ def input_clusters(
                 raise UserError(f"standard input is {TOO_LONG}; summarize parts of it")
             else:
                 texts.append(("standard input", parse_document(content, "", "standard input")))
-        elif format_by_name(Path(file)) or mapping.format not in (None, TEXT) or sample_path(Path(file)).is_dir():
+        elif mapping.format not in (None, TEXT) or holds_clusters(sample_path(Path(file))):
             clusters += [_cluster(record) for source in find_sources([file], mapping) for record in source.records()]
         else:
             texts.append((file, None))

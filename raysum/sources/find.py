@@ -14,6 +14,7 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.runtime.remote import is_url
+from raysum.sources.archives import is_archive, unpacked
 from raysum.sources.documents.read import SUFFIXES
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.folders import (
@@ -27,7 +28,7 @@ from raysum.sources.folders import (
 from raysum.sources.formats import EXTENSIONS, FOLDERS, FORMATS, PAIRED, TEXT, Format, format_by_name, format_of
 from raysum.sources.pairing import summaries_beside
 from raysum.sources.record import Record, split_of
-from raysum.sources.staging import origin_url, stage, staged_path, with_urls
+from raysum.sources.staging import add_origin, origin_url, stage, staged_path, with_urls
 
 _ARROW_METADATA = ("dataset_dict.json", "dataset_info.json", "state.json")
 _MIN_CLUSTERS = 2  # folders of documents beside rows that are clusters; a single one may describe the rows
@@ -47,25 +48,29 @@ class RawSource:
     size: int  # bytes of text, about
     mapping: FieldMapping = FieldMapping()
     summaries: Path | None = None  # a file or folder with the summaries of the documents at ``path``
+    archive: tuple[Path, Path] | None = None  # the folder with its content, and its path, if ``path`` is in it
     url: str = ""  # of a source on a store; ``path`` is then its placeholder in the process that found it
     staging: tuple[str, bool] = ("", False)  # arguments of ``stage`` in that process
 
     @property
     def name(self) -> str:
-        """The URL or the path, for messages."""
-        return self.url or str(self.path)
+        """The URL, or the path, also in an archive, for messages."""
+        return self.url or with_urls(str(self.path))
 
     def records(self) -> Iterator[Record]:
         """Yield the records. Raises UserError if the source is empty or damaged as a whole."""
         is_empty, path = True, staged_path(self.url) if self.url else self.path
         if self.url and not path.exists():  # in another process than the one that found it
             stage(*self.staging)
+        if self.archive:
+            add_origin(*self.archive)
+            path = path if path.exists() else unpacked(self.archive[1]) / path.relative_to(self.archive[0])
         try:
             for record in self.format.read(path, self.summaries) if self.summaries else self.format.read(path):
                 if is_empty and self.format.is_table:
                     self.mapping.check_columns(path, record.raw)
                 is_empty = False
-                record = replace(record, where=with_urls(record.where)) if self.url else record
+                record = replace(record, where=with_urls(record.where)) if self.url or self.archive else record
                 yield from self.mapping.apply(record)
         except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
             raise UserError(f"{self.name} cannot be read to its end ({error}); make or fetch the file again") from None
@@ -111,6 +116,11 @@ def _sources_at(path: str | Path, mapping: FieldMapping) -> Iterator[RawSource]:
             yield replace(source, url=origin_url(source.path), staging=staging)
 
 
+def holds_clusters(path: Path) -> bool:
+    """Return whether ``path`` is a folder, an archive or a file of rows by its name, and not a document."""
+    return path.is_dir() or is_archive(path) or format_by_name(path) is not None
+
+
 def sample_path(path: Path) -> Path:
     """Return ``path``, or its location in the samples that come with raysum."""
     shipped = _SAMPLES.joinpath(*path.parts[1:])
@@ -137,8 +147,15 @@ def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
             files = documents_of(path, clusters, form is not FOLDERS)
             size = sum(file.stat().st_size for file in files if file.is_file())
             return [RawSource(path, _split_in_name(path), form, size, mapping)]
+        archive = next((outer for outer in (path, *path.parents) if is_archive(outer) and outer.is_file()), None)
+        if archive:
+            if not archive.stat().st_size:
+                raise _empty(archive)
+            folder = unpacked(archive)
+            found = _expand(folder / path.relative_to(archive), mapping)
+            return [source if source.archive else replace(source, archive=(folder, archive)) for source in found]
         if not path.exists():
-            raise UserError(f"no such file or folder: {path}")
+            raise UserError(with_urls(f"no such file or folder: {path}"))
         if not path.is_file():
             raise UserError(f"{path} is neither a file nor a folder; copy its content into a file")
         if path.stat().st_size == 0:

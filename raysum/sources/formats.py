@@ -76,7 +76,7 @@ PAIRED = Format("paired", "a folder of documents beside a folder of summaries", 
 EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values() if form.extensions)
 _UNSUPPORTED = {  # descriptions and remedies by suffix
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as CSV"),
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "an archive; unpack it, and give the files in it"),
+    **dict.fromkeys((".7z", ".rar"), "an archive; unpack it, and give the files in it"),
 }
 
 

@@ -78,8 +78,22 @@ def _staging_folder(process: int) -> Path:
     return folder
 
 
+_origins = dict[str, str]()  # paths of archives by the folders they are unpacked to
+
+
+def add_origin(folder: Path, archive: Path) -> None:
+    """Let messages name ``archive`` for ``folder``."""
+    _origins[str(folder)] = str(archive)
+
+
 def with_urls(text: str) -> str:
-    """Return ``text`` with URLs instead of the paths of placeholders."""
+    """Return ``text`` with URLs and archives instead of the paths of placeholders and unpacked folders."""
+    for unpacked, archive in _origins.items():
+        text = text.replace(unpacked, archive)
+    return _with_remote_urls(text)
+
+
+def _with_remote_urls(text: str) -> str:
     if not _staging_folder.cache_info().currsize:
         return text
     folder = re.escape(str(_staging_folder(os.getpid())))
@@ -88,7 +102,7 @@ def with_urls(text: str) -> str:
 
 def origin_url(path: Path) -> str:
     """Return the URL of a placeholder, or "" for any other path."""
-    url = with_urls(str(path))
+    url = _with_remote_urls(str(path))
     return "" if url == str(path) else url
 
 
