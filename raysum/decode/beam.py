@@ -3,9 +3,9 @@
 B examples still decoded, R beams, V vocabulary, M paragraphs of at most N tokens. A model implements `StepModel`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from raysum.decode.scores import Term, length_norm
 from raysum.models.batch import AttentionRequest
 from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
+Result = TypeVar("Result")
 IsCancelled = Callable[[int], bool]  # whether the request for the example with this index was cancelled
 
 CHUNK = 128  # candidates under one maximum; 64 is equally fast
@@ -46,6 +47,7 @@ class SearchOptions:
     - ``constraint``: the names and numbers that hypotheses may contain.
     - ``source`` [B, S]: padded ids; ``encoder_no_repeat_ngram_size`` blocks their n-grams.
     - ``groups``: so many consecutive examples are groups of one diverse beam search (:func:`_best_in_groups`).
+    - ``searches``: so many consecutive examples are searches of one example of the caller.
     """
 
     marks: SpecialTokens = PUBLISHED
@@ -55,6 +57,7 @@ class SearchOptions:
     constraint: Constraint | None = None
     source: Tensor | None = None
     groups: int = 1
+    searches: int = 1
 
     def repeat(self, number: int) -> "SearchOptions":
         """Return the options of ``number`` searches of each example, in consecutive rows."""
@@ -65,6 +68,7 @@ class SearchOptions:
             prompt=repeat(self.prompt, number),
             constraint=constraint and constraint.repeat(number),
             source=repeat(self.source, number),
+            searches=number,
         )
 
 
@@ -73,22 +77,65 @@ def repeat(values: Tensor | None, number: int) -> Tensor | None:
     return None if values is None else values.repeat_interleave(number, 0)
 
 
+@dataclass(frozen=True)
+class SearchStep:
+    """A search after one of its steps; valid until the search continues.
+
+    ``is_ranked_later``: final terms rank finished hypotheses, so any of them can become the best. ``searches`` as in
+    :class:`SearchOptions`.
+    """
+
+    live: LiveHypotheses
+    finished: FinishedHypotheses
+    is_ranked_later: bool
+    searches: int
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of the live hypotheses."""
+        return self.live.tokens.shape[-1] - 1
+
+    def shared_ids(self, example: int) -> list[int]:
+        """Return the ids, without the start, with which every hypothesis begins that can become the best one."""
+        found, (first, last) = list[list[int]](), (example * self.searches, (example + 1) * self.searches)
+        for index, number in enumerate(self.live.history.examples.tolist()):
+            if first <= number < last:
+                found += self.live.whole_ids(index)
+        found += [one.ids for one in self.finished.candidates(first, last, self.is_ranked_later)]
+        length = next((n for n, ids in enumerate(zip(*found, strict=False)) if len(set(ids)) > 1), None)
+        return min(found, key=len, default=[])[:length]
+
+
+Steps = Generator[SearchStep, None, Result]
+
+
+def exhaust(steps: Steps[Result]) -> Result:
+    """Return the result of a generator after all its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
 def beam_search(
     model: StepModel, memory: Any, settings: DecodeConfig, terms: Sequence[Term] = (), **options: Any
 ) -> list[list[Hypothesis]]:
-    """Return the ``settings.n_best`` hypotheses of each example from :func:`search`, best first."""
-    return search(model, memory, settings, terms, SearchOptions(**options)).best(settings.n_best, terms)
+    """Return the ``settings.n_best`` hypotheses of each example from :func:`search_steps`, best first."""
+    steps = search_steps(model, memory, settings, terms, SearchOptions(**options))
+    return exhaust(steps).best(settings.n_best, terms)
 
 
 @torch.inference_mode()
-def search(
+def search_steps(
     model: StepModel,
     memory: Any,
     settings: DecodeConfig,
     terms: Sequence[Term] = (),
     options: SearchOptions = SearchOptions(),  # noqa: B008
-) -> FinishedHypotheses:
-    """Return all finished hypotheses, scored by log-probability and the ``terms`` that are not final.
+) -> Steps[FinishedHypotheses]:
+    """Yield after each step, and return all finished hypotheses, scored by log-probability and terms that are not
+    final.
 
     ``memory`` is the input of ``model.start``, with ``paragraph_mask`` [B, M]. At each step, hypotheses with EOS among
     the R best candidates finish, and the R best others continue. If all candidates of a hypothesis are blocked, it
@@ -98,7 +145,7 @@ def search(
     With ``early_stopping`` the search is that of transformers: :func:`_is_over` decides when an example stops, and only
     its R best finished hypotheses are kept.
     """
-    mask, beams = memory.paragraph_mask, settings.num_beams
+    mask, beams, is_ranked_later = memory.paragraph_mask, settings.num_beams, any(term.final for term in terms)
     watch: AttentionRequest = "tokens" if any(term.by_token for term in terms) else bool(terms)
     steering = [term for term in terms if not term.final]
     rules = _Rules(settings, options, mask)
@@ -140,6 +187,7 @@ def search(
                 break
             state.keep(index)
             live.keep(index)
+        yield SearchStep(live, finished, is_ranked_later, options.searches)
     return finished
 
 

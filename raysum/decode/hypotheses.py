@@ -58,6 +58,13 @@ class LiveHypotheses:
         if self.names:
             self.names.advance(parent, token)
 
+    def whole_ids(self, index: int) -> list[list[int]]:
+        """Return the ids of each hypothesis of the example at ``index``, without the start and an unfinished name."""
+        is_live = self.log_prob[index] > -torch.inf
+        ids = self.tokens[index, :, 1:][is_live].tolist()
+        ends = self.names.complete[index][is_live].tolist() if self.names else [self.tokens.shape[-1]] * len(ids)
+        return [each[: end - 1] for each, end in zip(ids, ends, strict=True)]
+
     def keep(self, index: Tensor) -> None:
         """Keep only the examples at ``index`` [B']."""
         self.tokens, self.log_prob = self.tokens[index], self.log_prob[index]
@@ -97,6 +104,11 @@ class FinishedHypotheses:
         """Return the score [B'] of the worst of the ``most`` best hypotheses of ``examples`` [B']."""
         last = (self._found[example][-1:] for example in examples.tolist())
         return torch.tensor([found[0].score if found else -torch.inf for found in last], device=examples.device)
+
+    def candidates(self, first: int, last: int, all_can_win: bool) -> list[Hypothesis]:
+        """Return the hypotheses of the examples from ``first`` to ``last`` that can be the best: all, or one."""
+        pool = [one for found in self._found[first:last] for one in found]
+        return pool if all_can_win or not pool else [min(pool, key=Hypothesis.rank)]
 
     def best(self, n_best: int, terms: Sequence[Term] = (), groups: int = 1) -> list[list[Hypothesis]]:
         """Return the ``n_best`` hypotheses of each example by score and the final ones of ``terms``, best first.

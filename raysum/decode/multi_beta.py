@@ -11,13 +11,18 @@ import torch
 from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
-from raysum.decode.beam import SearchOptions, StepModel, repeat, search
+from raysum.decode.beam import SearchOptions, StepModel, Steps, exhaust, repeat, search_steps
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import terms
 from raysum.models.batch import AttentionRequest
 
 
-def search_betas(
+def search_betas(*inputs: Any, **options: Any) -> list[list[list[Hypothesis]]]:
+    """Return the result of :func:`beta_steps`."""
+    return exhaust(beta_steps(*inputs, **options))
+
+
+def beta_steps(
     model: StepModel,
     memory: Any,
     settings: DecodeConfig,
@@ -25,8 +30,9 @@ def search_betas(
     predicted: Tensor | None = None,
     extracted: Tensor | None = None,
     **options: Any,
-) -> list[list[list[Hypothesis]]]:
-    """Return for each example and beta the ``settings.n_best`` hypotheses that ``beam_search`` finds with this beta.
+) -> Steps[list[list[list[Hypothesis]]]]:
+    """Yield after each step; return for each example and beta the ``settings.n_best`` hypotheses that ``beam_search``
+    finds with this beta.
 
     ``predicted`` [B, M] is the predicted attention, None if all betas are 0; ``extracted`` [B, M] are the extractive
     probabilities, None if ``settings`` do not use them; ``options`` are :class:`SearchOptions`.
@@ -41,7 +47,7 @@ def search_betas(
         chosen, predicted, extracted = chosen.repeat(number), repeat(predicted, number), repeat(extracted, number)
     steering = terms(settings, memory, predicted, extracted, max(betas) if is_shared else each_beta)
     own_settings = settings.model_copy(update={"num_beams": settings.num_beams // groups})
-    finished = search(model, memory, own_settings, steering, chosen)
+    finished = yield from search_steps(model, memory, own_settings, steering, chosen)
     if is_shared:
         by_beta = (terms(settings, memory, predicted, extracted, beta) for beta in betas)
         ranked = [finished.best(settings.n_best, ranking, groups) for ranking in by_beta]

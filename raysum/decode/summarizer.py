@@ -4,7 +4,7 @@ B rows, M paragraphs of a row, R paragraphs that the model reads, K tokens of a 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -21,12 +21,12 @@ from raysum.config.sections import LoadConfig
 from raysum.data.recipe import Recipe, read_recipe
 from raysum.data.rows import Row, title_of
 from raysum.decode.attention import attention_of, citing, pad_ids
-from raysum.decode.beam import IsCancelled
+from raysum.decode.beam import IsCancelled, SearchStep, Steps, exhaust
 from raysum.decode.citations import annotated
 from raysum.decode.domain_shift import Familiar, doubts, figures
 from raysum.decode.grounding.constraint import Grounding
 from raysum.decode.hypotheses import Hypothesis
-from raysum.decode.multi_beta import search_betas
+from raysum.decode.multi_beta import beta_steps
 from raysum.decode.scores import shares
 from raysum.decode.summary import Alternative, NoSummary, Summary, attempted, name_of
 from raysum.errors import UserError
@@ -54,6 +54,32 @@ class DecodedRow:
     read: list[int]  # [R] the paragraphs of the row that the model read
     hypotheses: list[list[Hypothesis]]  # best first
     attention: list[np.ndarray]  # [K, R] of the best hypothesis
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The searches of some rows after a step; valid until the search continues."""
+
+    rows: Sequence[int]
+    step: SearchStep
+    vocabulary: Tokenizer
+
+    def text(self, row: int) -> str:
+        """Return the beginning of the summary of a row that the rest of the search cannot change.
+
+        Its last word may be incomplete. If the vocabulary finds sentences by their text, a later step may move a space.
+        """
+        ids = self.step.shared_ids(self.rows.index(row))
+        return " ".join(self.vocabulary.sentences(ids)).rstrip("\ufffd")  # an incomplete character
+
+
+@dataclass(frozen=True)
+class SummarizedRow:
+    """The summaries of a row, one for each beta, and the number of tokens of the first, EOS included."""
+
+    row: int
+    summaries: list[Summary]
+    num_tokens: int
 
 
 @dataclass(eq=False, repr=False)
@@ -216,19 +242,55 @@ class Summarizer:
         The source is encoded once, and searches share equal steps (see ``decode.multi_beta``). If alignment only ranks
         finished hypotheses, there is one search.
         """
-        order = iter(sorted(range(len(rows)), key=lambda index: -len(rows[index]["ids"])))
         summaries: dict[int, list[Summary]] = {}
-        with bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext() as shown:
-            while batch := list(islice(order, settings.batch_examples)):
-                cancelled = None if is_cancelled is None else lambda index, batch=batch: is_cancelled(batch[index])
-                results = self.find([rows[index] for index in batch], settings, betas, cancelled)
-                for index, result in zip(batch, results, strict=True):
-                    summaries[index] = self._summaries(rows[index], result, settings)
-                if shown is not None:
-                    shown.update(len(batch))
+        shown = bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext()
+        with shown as updated, self.keeping_casts():
+            for event in self.summarize_steps(rows, settings, betas, is_cancelled):
+                if isinstance(event, SummarizedRow):
+                    summaries[event.row] = event.summaries
+                    if updated is not None:
+                        updated.update()
         return [[summaries[index][number] for index in range(len(rows))] for number in range(len(betas))]
 
-    @torch.inference_mode()
+    def summarize_steps(
+        self,
+        rows: Sequence[Row],
+        settings: DecodeConfig,
+        betas: Sequence[float],
+        is_cancelled: IsCancelled | None = None,
+    ) -> Iterator[Progress | SummarizedRow]:
+        """Yield a :class:`Progress` after each step of a search, and a :class:`SummarizedRow` for each row.
+
+        Several of these generators can take turns in a thread, if that thread is in :meth:`keeping_casts`.
+        """
+        order = iter(sorted(range(len(rows)), key=lambda index: -len(rows[index]["ids"])))
+        while batch := list(islice(order, settings.batch_examples)):
+            cancelled = None if is_cancelled is None else lambda index, batch=batch: is_cancelled(batch[index])
+            steps = self._find([rows[index] for index in batch], settings, betas, cancelled)
+            while True:
+                try:
+                    with self._precision():
+                        step = next(steps)
+                except StopIteration as end:
+                    results: list[DecodedRow] = end.value
+                    break
+                yield Progress(batch, step, self.vocabulary)
+            for index, result in zip(batch, results, strict=True):
+                summaries = self._summaries(rows[index], result, settings)
+                yield SummarizedRow(index, summaries, len(result.hypotheses[0][0].ids))
+
+    def _precision(self) -> torch.autocast:
+        """Return the context of computations; no other search may run in it."""
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.bf16)
+
+    def keeping_casts(self) -> torch.autocast:
+        """Return a context that keeps the bf16 copies of weights between steps, which are made in the first step."""
+        return torch.autocast(self._device.type, enabled=False)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
     def find(
         self,
         rows: Sequence[Row],
@@ -241,35 +303,42 @@ class Summarizer:
         If ``is_cancelled`` returns true for the index of a row, its search stops at once. Raises UserError if scores
         are not finite, or if the model lacks one of ``settings.citing_layers``.
         """
-        limits, device = settings.reading(self.source), next(self.model.parameters()).device
+        with self._precision():
+            return exhaust(self._find(rows, settings, betas, is_cancelled))
+
+    @torch.inference_mode()
+    def _find(
+        self, rows: Sequence[Row], settings: DecodeConfig, betas: Sequence[float], is_cancelled: IsCancelled | None
+    ) -> Steps[list[DecodedRow]]:
+        """Yield after each step of the searches of ``rows`` and return their results, as :meth:`find`."""
+        limits, device = settings.reading(self.source), self._device
         spec, marks = self.model.spec, marks_of(self.model.spec)
         source = _collated(spec, rows, limits).source
         read = [list(range(count)) for count in source.counts.tolist()]
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            memory = self.model.encode(move(source, device))
-            predicted = None  # attention [B, M]
-            if any(betas) or settings.keep_paragraphs:
-                predicted = self.predictor(self.model.paragraphs(memory), memory.paragraph_mask)
-            extracted = self._extract(rows, limits, memory) if settings.extractive else None
-            if predicted is not None and settings.keep_paragraphs:
-                for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
-                    strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
-                    read[example] = sorted(strongest.tolist())  # in rank order
-                memory = self.model.encode(move(source.restrict(read, marks, spec.joins_paragraphs), device))
-                predicted = _chosen(predicted, read)
-                extracted = None if extracted is None else _chosen(extracted, read)
-            options: dict[str, Any] = {"marks": marks, "exempt": self._commas, "is_cancelled": is_cancelled}
-            if settings.title_prompt:
-                options["prompt"] = pad_ids([torch.from_numpy(title_of(row, marks)) for row in rows], marks).to(device)
-            if settings.grounded:
-                options["constraint"] = self._grounding.constraint(rows, settings.grounded, device)
-            if settings.encoder_no_repeat_ngram_size:
-                options["source"] = pad_ids(memory.source.ids.split(memory.source.layout.sizes.tolist()), marks)
-            found = search_betas(self.model, memory, settings, betas, predicted, extracted, **options)
-            if not all(hypotheses for example in found for hypotheses in example):
-                raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
-            best = [[hypotheses[0].ids for hypotheses in example] for example in found]
-            attention = attention_of(self.model, memory, best, citing(settings, spec))
+        memory = self.model.encode(move(source, device))
+        predicted = None  # attention [B, M]
+        if any(betas) or settings.keep_paragraphs:
+            predicted = self.predictor(self.model.paragraphs(memory), memory.paragraph_mask)
+        extracted = self._extract(rows, limits, memory) if settings.extractive else None
+        if predicted is not None and settings.keep_paragraphs:
+            for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
+                strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
+                read[example] = sorted(strongest.tolist())  # in rank order
+            memory = self.model.encode(move(source.restrict(read, marks, spec.joins_paragraphs), device))
+            predicted = _chosen(predicted, read)
+            extracted = None if extracted is None else _chosen(extracted, read)
+        options: dict[str, Any] = {"marks": marks, "exempt": self._commas, "is_cancelled": is_cancelled}
+        if settings.title_prompt:
+            options["prompt"] = pad_ids([torch.from_numpy(title_of(row, marks)) for row in rows], marks).to(device)
+        if settings.grounded:
+            options["constraint"] = self._grounding.constraint(rows, settings.grounded, device)
+        if settings.encoder_no_repeat_ngram_size:
+            options["source"] = pad_ids(memory.source.ids.split(memory.source.layout.sizes.tolist()), marks)
+        found = yield from beta_steps(self.model, memory, settings, betas, predicted, extracted, **options)
+        if not all(hypotheses for example in found for hypotheses in example):
+            raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
+        best = [[hypotheses[0].ids for hypotheses in example] for example in found]
+        attention = attention_of(self.model, memory, best, citing(settings, spec))
         return [DecodedRow(*parts) for parts in zip(read, found, attention, strict=True)]
 
     def _extract(self, rows: Sequence[Row], limits: SourceConfig, memory: Memory) -> Tensor:

@@ -14,12 +14,11 @@ import torch
 from helpers.small_models import EXAMPLES, model_of, pack
 from helpers.special_ids import EOS, PAD, SENTENCE_END
 from raysum.config.decoding import DecodeConfig
-from raysum.decode.beam import SearchOptions, _best, beam_search
-from raysum.decode.beam import search as find
+from raysum.decode.beam import SearchOptions, _best, beam_search, exhaust, search_steps
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.hypotheses import Hypothesis
-from raysum.decode.multi_beta import search_betas
-from raysum.decode.scores import History, Term, attention_alignment, gnmt_coverage, structural_coverage, terms
+from raysum.decode.multi_beta import beta_steps, search_betas
+from raysum.decode.scores import History, Term, attention_alignment, gnmt_coverage, shares, structural_coverage, terms
 from raysum.importing.hiersumm import convert
 from raysum.systems import build
 from raysum.tokenizers.special_tokens import SpecialTokens
@@ -190,7 +189,8 @@ def test_a_cancelled_example_leaves_the_batch():
         asked.append(example)
         return example != 1 or len(asked) > 6
 
-    found = find(script, memory(3), settings(), options=SearchOptions(is_cancelled=is_cancelled)).best(1)
+    steps = search_steps(script, memory(3), settings(), options=SearchOptions(is_cancelled=is_cancelled))
+    found = exhaust(steps).best(1)
     assert [best.ids for (best,) in found] == [[A], [A] * 5, [A]]
     assert script.rows == [6, 2, 2, 2, 2]  # of the ten steps; one example continues after the first
     assert asked == [0, 1, 2, 1, 1, 1, 1]
@@ -609,3 +609,41 @@ def test_groups_without_a_penalty_are_equal_and_several_betas_share_them():
     assert sorted(ids_of(found)) == sorted(2 * ids_of(search(table)))
     betas = search_betas(Script(table, {None: [0.5, 0.5]}), memory(2), grouped, [0.0, 0.0])
     assert betas == 2 * [[found, found]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"beta": 0.5},
+        {"early_stopping": False},
+        {"early_stopping": "never", "length_penalty": 2.0, "length_normalization": "length"},
+        {"beta": 2.0, "alignment_when": "step"},
+        {"num_beam_groups": 2, "diversity_penalty": 0.5},
+        {"num_beams": 1},
+    ],
+)
+def test_the_shared_beginning_of_hypotheses_is_one_of_the_best(changes):
+    chosen = DecodeConfig(**{"num_beams": 4, "max_length": 12, "no_repeat_ngram_size": 2} | changes)
+    lengths, shared_tokens = [], 0
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model, source = model_of("L/P").eval(), pack(EXAMPLES)
+        with torch.inference_mode():
+            memory = model.encode(source)
+            predicted = shares(torch.rand(memory.paragraph_mask.shape) * memory.paragraph_mask)
+            steps, shared = beta_steps(model, memory, chosen, [chosen.beta], predicted), []
+            while True:
+                try:
+                    step = next(steps)
+                except StopIteration as end:
+                    best = [hypotheses[0].ids for (hypotheses,) in end.value]
+                    break
+                lengths.append(step.length)
+                shared.append([step.shared_ids(example) for example in range(len(EXAMPLES))])
+        for beginnings in zip(*shared, strict=True):
+            expected = best.pop(0)
+            assert all(ids == expected[: len(ids)] for ids in beginnings)
+            assert [*map(len, beginnings)] == sorted(map(len, beginnings)), "what was shared stays shared"
+            shared_tokens += len(beginnings[-1])
+    assert max(lengths) > 5 and (shared_tokens > 20 or "num_beam_groups" in changes)

@@ -20,7 +20,7 @@ from raysum.decode import summarizer
 from raysum.decode.attention import attention_of
 from raysum.decode.beam import beam_search
 from raysum.decode.scores import terms
-from raysum.decode.summarizer import Summarizer
+from raysum.decode.summarizer import Progress, SummarizedRow, Summarizer
 from raysum.errors import UserError
 from raysum.metrics import citations
 from raysum.models.family.spec import FamilySpec
@@ -114,6 +114,32 @@ def test_a_cancelled_summary_breaks_off_and_changes_no_other(aligned, options):
     assert [beta[1].summary for beta in several] == [
         beta[1].summary for beta in aligned.summarize_betas(rows, chosen, [0.1, 0.5])
     ]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_searches_that_take_turns_give_what_each_gives_alone_and_their_texts_grow(folder, dtype):
+    one, other = (Summarizer.load(folder / name, dtype=dtype) for name in ("aligned", "tdmca"))
+    rows, few = [one.prepare(cluster) for cluster in clusters(5)], {"num_beams": 2, "max_length": 20}
+    jobs = [(one, rows, one.choose({"beta": 0.5})), (other, rows[:3], other.choose(few)), (one, rows[2:], one.settings)]
+    searches = [each.summarize_steps(some, chosen, [chosen.beta]) for each, some, chosen in jobs]
+    found: list[dict] = [{} for _ in jobs]
+    texts: list[dict] = [{} for _ in jobs]
+    with one.keeping_casts():
+        while any(len(some) < len(job[1]) for some, job in zip(found, jobs, strict=True)):
+            for number, steps in enumerate(searches):
+                match next(steps, None):
+                    case Progress(rows=reading) as progress:
+                        for row in reading:
+                            texts[number].setdefault(row, []).append(progress.text(row))
+                    case SummarizedRow(row=row) as done:
+                        found[number][row] = done
+    for number, (each, some, chosen) in enumerate(jobs):
+        for row, summary in enumerate(each.summarize_rows(some, chosen)):
+            assert found[number][row].summaries[0].to_dict() == summary.to_dict()
+            assert 1 < found[number][row].num_tokens <= chosen.max_length
+            assert all(summary.summary.startswith(text) for text in texts[number][row])
+            assert [*map(len, texts[number][row])] == sorted(map(len, texts[number][row]))
+    assert any(text for some in texts for row in some.values() for text in row)
 
 
 @pytest.mark.parametrize("name", ["plain", "flat", "joined", "tdmca"])
