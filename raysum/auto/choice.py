@@ -141,10 +141,7 @@ class TimedStep(NamedTuple):
 def timed_steps(
     dataset: Dataset, config: Config, share: float = _MEASURING, most: int = _MEASURED[1]
 ) -> list[TimedStep]:
-    """Train at least 3 steps in this process, and up to ``most`` within a ``share`` of the config's minutes.
-
-    The weights are discarded.
-    """
+    """Train 3 to ``most`` steps in this process within a ``share`` of the config's minutes; discard the weights."""
     from raysum.train.engine import build_engine
     from raysum.train.group import lone_group
     from raysum.train.metrics_logger import Meter

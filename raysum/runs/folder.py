@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -79,6 +79,22 @@ class Checkpoint:
         return (self.path / "engine").is_dir()
 
 
+def split_sound(
+    checkpoints: Iterable[Checkpoint], count: int, check: Callable[[Checkpoint], None]
+) -> tuple[list[Checkpoint], list[tuple[Path, str]]]:
+    """Return the first ``count`` checkpoints that ``check`` accepts, and paths and messages of the damaged ones."""
+    sound, damages = list[Checkpoint](), list[tuple[Path, str]]()
+    for checkpoint in checkpoints:
+        if len(sound) == count:
+            break
+        try:
+            check(checkpoint)
+            sound.append(checkpoint)
+        except UserError as damage:
+            damages.append((checkpoint.path, str(damage)))
+    return sound, damages
+
+
 class Event(BaseModel):
     """An event of a training. ``time`` is in seconds since 1970. A start has the host of each worker."""
 
@@ -118,10 +134,7 @@ class Run:
 
     @classmethod
     def resolve(cls, path: str | os.PathLike[str]) -> "Run":
-        """Return the run at ``path``, or the best run of the search at ``path``.
-
-        Raises UserError as ``open``, or if the search has not ended.
-        """
+        """Return the run, or the best run of the search, at ``path``. Raises UserError if the search has not ended."""
         folder = sync_down(path)
         if (folder / "search.yaml").is_file():
             best = folder / "best.json"
@@ -285,20 +298,14 @@ class Run:
         orders |= {"best": self._ranked(), "latest": self.checkpoints()[::-1]}
         if (candidates := orders.get("best" if average else which)) is None:
             raise UserError(f"{self.place} has no checkpoint {which!r}; it has {available}")
-        count, sound, damages = int(average[1]) if average else 1, list[Checkpoint](), list[str]()
-        for candidate in candidates:
-            try:
-                candidate.check(candidate.weights.name)
-            except UserError as damage:
-                damages.append(str(damage))
-                continue
-            sound.append(candidate)
-            if len(sound) == count:
-                for message in damages:
-                    say(f"{message}. Step {candidate.step} is used instead")
-                return sound
-        too_few = f"{self.place} has {len(sound)} of {count} checkpoints; train.keep sets how many are kept"
-        raise UserError(damages[0] if damages else too_few)
+        count = int(average[1]) if average else 1
+        sound, damages = split_sound(candidates, count, lambda checkpoint: checkpoint.check(checkpoint.weights.name))
+        if len(sound) < count:
+            too_few = f"{self.place} has {len(sound)} of {count} checkpoints; train.keep sets how many are kept"
+            raise UserError(damages[0][1] if damages else too_few)
+        for _, message in damages:
+            say(f"{message}. Step {sound[-1].step} is used instead")
+        return sound
 
     def add_event(self, event: str, **values: Any) -> None:
         """Append an event. A long message is truncated."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from raysum.errors import UserError
-from raysum.runs.folder import Checkpoint, Run
+from raysum.runs.folder import Checkpoint, Run, split_sound
 from raysum.runtime.checksums import damaged
 from raysum.runtime.progress import say
 
@@ -22,25 +22,18 @@ def newest_sound(run: Run) -> Checkpoint | None:
 
     Raises UserError if all resumable checkpoints are damaged.
     """
-    damages: list[tuple[Path, str]] = []
-    for checkpoint in [each for each in reversed(run.checkpoints()) if each.resumable]:
-        try:
-            _check(checkpoint)
-        except UserError as damage:
-            damages.append((checkpoint.path, str(damage)))
-            continue
-        for path, message in damages:
-            renamed = path.with_name(f"damaged-{path.name}")
-            shutil.rmtree(renamed, ignore_errors=True)
-            os.replace(path, renamed)
-            say(f"{message}. Training resumes from an older checkpoint; the damaged one is now {renamed}")
-        for later in run.checkpoints():
-            if later.step > checkpoint.step:
-                say(f"{later.path} has no {ENGINE} folder: training resumes from an older checkpoint")
-        return checkpoint
-    if damages:
+    sound, damages = split_sound([each for each in reversed(run.checkpoints()) if each.resumable], 1, _check)
+    if damages and not sound:
         raise UserError(f"{damages[0][1]}, or {_way_out(run)}: training cannot resume from an older checkpoint")
-    return None
+    for path, message in damages:
+        renamed = path.with_name(f"damaged-{path.name}")
+        shutil.rmtree(renamed, ignore_errors=True)
+        os.replace(path, renamed)
+        say(f"{message}. Training resumes from an older checkpoint; the damaged one is now {renamed}")
+    for later in run.checkpoints() if sound else ():
+        if later.step > sound[0].step:
+            say(f"{later.path} has no {ENGINE} folder: training resumes from an older checkpoint")
+    return sound[0] if sound else None
 
 
 def _way_out(run: Run) -> str:
@@ -88,10 +81,7 @@ def needs_conversion(checkpoint: Checkpoint, world: int) -> bool:
 
 
 def convert(checkpoint: Checkpoint) -> None:
-    """Write the engine state of ``checkpoint`` in DeepSpeed's universal form, which any number of workers can load.
-
-    Raises RuntimeError with DeepSpeed's message if its converter fails.
-    """
+    """Write the engine state in DeepSpeed's form for any number of workers. Raises RuntimeError if its converter fails."""
     target = checkpoint.path / CONVERTED
     partial = target.with_name(PARTIAL + target.name)
     for former in (partial, target):  # may be incomplete

@@ -99,10 +99,7 @@ def attention_labels(model: Generator, batch: Batch) -> tuple[torch.Tensor, torc
 
 
 def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
-    """Return the alignment dataset of ``run`` for the train and valid splits of ``dataset``; write it the first time.
-
-    Raises UserError if it was written for another dataset, or for another checkpoint than the best one.
-    """
+    """Return the alignment dataset of ``run``; write it the first time. Raises UserError if it has another origin."""
     folder, best = run.alignment.path / "labels", run.checkpoint("best")
     origin = {"checkpoint": best.step, "data": dataset.fingerprint}
     if (folder / MANIFEST).is_file():
