@@ -81,7 +81,7 @@ def needs_conversion(checkpoint: Checkpoint, world: int) -> bool:
 
 
 def convert(checkpoint: Checkpoint) -> None:
-    """Write the engine state in DeepSpeed's form for any number of workers. Raises RuntimeError if its converter fails."""
+    """Write the engine state in DeepSpeed's form for any number of workers. Raises RuntimeError if this fails."""
     target = checkpoint.path / CONVERTED
     partial = target.with_name(PARTIAL + target.name)
     for former in (partial, target):  # may be incomplete
