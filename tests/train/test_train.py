@@ -245,13 +245,6 @@ def test_the_validation_loss_is_that_of_the_best_checkpoints_weights(twelve_step
     assert float(loss) / kind.tokens(arrays)[1] == pytest.approx(twelve_steps.validations()[12], rel=1e-5)
 
 
-def test_five_and_seven_steps_are_twelve_bit_for_bit(twelve_steps, data, tmp_path):
-    for steps in (5, 12):
-        run = fit(config(data, tmp_path / "run", steps))
-    assert losses(run) == losses(twelve_steps)
-    assert same(weights(run, "12"), weights(twelve_steps, "12"))
-
-
 class Killed(BaseException):
     """Ends a training where a kill might."""
 
@@ -341,13 +334,6 @@ def test_the_speed_of_training_is_its_own_also_where_a_validation_is_made_up_for
         before, tokens = tokens, line["source_tokens"] + line["target_tokens"]
         spent[line["step"]] = (tokens - before) / line["tokens_per_s"]
     assert max(spent[step] for step in (5, 9)) < 2.5
-
-
-def test_a_finished_run_is_left_alone(twelve_steps, capsys):
-    before = twelve_steps.metrics.read_text()
-    fit(twelve_steps.config)
-    assert "is trained: 12 steps are done" in capsys.readouterr().err
-    assert twelve_steps.metrics.read_text() == before
 
 
 def test_a_training_ends_when_validation_gets_no_better_at_the_same_step_after_any_restart(tmp_path, capsys):
