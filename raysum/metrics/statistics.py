@@ -129,8 +129,8 @@ def pairs_of(name: str, figure: Figure, scores: "DataFrame") -> np.ndarray:
     if not {*columns} <= {*scores} or scores[columns].isna().all(axis=None):
         return np.empty((0, 2))
     if not figure.above:
-        values = scores[[name]].dropna().assign(count=1.0).to_numpy()
-        return np.ascontiguousarray(values)  # numpy sums rows of another layout in another order
+        values = scores[name].dropna().to_numpy()
+        return np.stack([values, np.ones_like(values)], axis=1)  # numpy sums another layout in another order
     return np.stack([scores[[*part]].fillna(0).to_numpy().sum(1) for part in (figure.above, figure.below)], axis=1)
 
 

@@ -481,9 +481,6 @@ def test_weights_are_averaged_over_the_best_checkpoints(trained):
     assert all(torch.allclose(mean[name], (second[name] + third[name]) / 2, atol=1e-6) for name in second)
     assert all(torch.equal(best[name], second[name]) for name in second)
     assert not torch.equal(second["embedding.weight"], third["embedding.weight"])
-    for which, message in (("average:9", "3 of 9 checkpoints"), ("average:0", "average:COUNT and the steps 1, 2, 3")):
-        with pytest.raises(UserError, match=message):
-            Summarizer.load(trained.path, which)
 
 
 CHINESE = "佛罗伦萨位于阿尔诺河畔。大教堂于1436年完工。"
