@@ -68,6 +68,8 @@ def annotated(
         sentences.append(
             Sentence(
                 text=text,
+                start=start,
+                end=start + len(text),
                 citations=[Citation.of(row, m, share, *quote) for m, share, quote in quotes],
                 support=support,
                 unsupported=spans,

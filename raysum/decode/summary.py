@@ -66,6 +66,8 @@ class Span(BaseModel, frozen=True):
 
 class Sentence(BaseModel, frozen=True):
     text: str
+    start: int = Field(0, description="its first character in the summary, from 0")
+    end: int = Field(0, description="the character after its last")
     citations: list[Citation] = Field(description="in falling weight")
     support: float | None = Field(
         None,

@@ -1,6 +1,5 @@
 """Extraction: raw text to some of its sentences, cited to the character. Needs neither torch nor Ray."""
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,8 @@ from raysum.text.tfidf import count_words
 
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
+
+_NO_SPACE_AFTER = "。！？｡」』"  # marks at the end of sentences
 
 
 @with_settings(DecodeConfig, ExtractConfig)
@@ -150,12 +151,17 @@ def extracted_summary(system: Extractive, settings: ExtractConfig, row: Mapping[
     texts = [" ".join(quote.split()) for quote in row["text"]]
     source = SourceTexts(texts, [int(document) for document in row["document"]], row["summary"], row)
     chosen = sorted(take(system, source, settings))
-    sentences = [Sentence(text=texts[n], citations=[Citation.of(row, n, 1.0)], support=1.0) for n in chosen]
+    sentences, text = list[Sentence](), ""
+    for number in chosen:
+        text += " " * (text != "" and text[-1] not in _NO_SPACE_AFTER)
+        cited, span = [Citation.of(row, number, 1.0)], {"start": len(text), "end": len(text) + len(texts[number])}
+        sentences.append(Sentence(text=texts[number], citations=cited, support=1.0, **span))
+        text += texts[number]
     limit, length = most_words(settings), sum(count_words(texts[number]) for number in chosen)
     too_long = f"no sentence has {limit} words or fewer: this one has {length}"
     return Summary(
         id=row["id"],
-        summary=re.sub(r"(?<=[。！？｡」』]) ", "", " ".join(texts[number] for number in chosen)),
+        summary=text,
         sentences=sentences,
         attention=[],
         score=0.0,

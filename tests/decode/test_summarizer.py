@@ -84,6 +84,7 @@ def test_citations_name_documents_and_their_paragraphs(plain):
     lines = [[line for line in text.splitlines() if line] for text in texts]
     summary = plain.summarize("The mill", DOCUMENTS)
     assert summary.summary and " ".join(s.text for s in summary.sentences) == summary.summary
+    assert all(summary.summary[s.start : s.end] == s.text for s in summary.sentences)
     assert len(summary.attention) == len(row["text"]) == 5
     assert sum(summary.attention) == pytest.approx(1, abs=1e-5)
     places = {(c.document, c.paragraph) for s in summary.sentences for c in s.citations}
@@ -358,7 +359,7 @@ def test_n_best_and_the_printed_form(plain):
     assert set(printed) == kept and set(summary.to_dict()) == {*kept, "alternatives"}
     assert [f"  next best: {other.summary}" for other in summary.alternatives] == summary.render().splitlines()[-2:]
     assert summary.render().splitlines()[1].startswith(f"  {summary.sentences[0].text} [1]")
-    assert set(printed["sentences"][0]) == {"text", "citations", "support", "unsupported"}
+    assert set(printed["sentences"][0]) == {"text", "start", "end", "citations", "support", "unsupported"}
     told = {"document", "paragraph", "weight", "source", "quote", "start", "end", "place"}
     assert set(printed["sentences"][0]["citations"][0]) == told
 

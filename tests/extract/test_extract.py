@@ -71,7 +71,7 @@ def test_sentences_of_a_text_are_cited_to_the_character(language, system):
     for sentence in summary.sentences:
         (citation,) = sentence.citations
         assert text[citation.start : citation.end] == citation.quote
-        assert sentence.text == " ".join(citation.quote.split())
+        assert sentence.text == " ".join(citation.quote.split()) == summary.summary[sentence.start : sentence.end]
         paragraphs = [text[a:b] for a, b in paragraph_spans(text, "blank-lines")]
         assert citation.quote.splitlines()[0] in paragraphs[citation.paragraph]
         assert (citation.source, citation.document, citation.weight, sentence.support) == ("a.txt", 0, 1.0, 1.0)
