@@ -96,17 +96,14 @@ class PrepareConfig(Choices, Shaped):
             raise ValueError(
                 f"valid {self.valid:g} and test {self.test:g} hold out all clusters; leave some for training"
             )
-        fields = type(self).model_fields
-        idle = [name for name in OF_PARAGRAPHS if getattr(self, name) != fields[name].default]
-        if self.kind == "ranking":
-            idle = [name for name in idle if name in ("max_paragraphs", "graph")]
-        if idle and self.kind == "ranking":
-            raise ValueError(f"rows of kind ranking have all paragraphs and no graph; leave {idle[0]} out")
-        if idle and self.kind != "summarization":
-            raise ValueError(
-                f"{idle[0]} applies to paragraphs, but rows of kind {self.kind} have all sentences in document order; "
-                f"leave {idle[0]} out"
-            )
+        if self.kind != "summarization":
+            unused: tuple[str, ...] = OF_PARAGRAPHS
+            rows = "all sentences in document order"
+            if self.kind == "ranking":
+                unused, rows = ("max_paragraphs", "graph"), "all paragraphs and no graph"
+            fields = type(self).model_fields
+            if idle := [name for name in unused if getattr(self, name) != fields[name].default]:
+                raise ValueError(f"rows of kind {self.kind} have {rows}; leave {idle[0]} out")
         return self
 
     @property
@@ -120,14 +117,10 @@ class PrepareConfig(Choices, Shaped):
         ranker_sha256: str | None = None,
         boilerplate_marks: list[str] | None = None,
     ) -> Recipe:
-        choices = self.model_dump(include={*Choices.model_fields}) | ({"ranker": "learned"} if ranker_sha256 else {})
-        return Recipe(
-            **choices,
-            normalize=normalize,
-            vocabulary_sha256=vocabulary_sha256,
-            ranker_sha256=ranker_sha256,
-            boilerplate_marks=boilerplate_marks,
-        )
+        found = {"vocabulary_sha256": vocabulary_sha256, "normalize": normalize, "boilerplate_marks": boilerplate_marks}
+        if ranker_sha256:
+            found |= {"ranker": "learned", "ranker_sha256": ranker_sha256}
+        return Recipe(**self.model_dump(include={*Choices.model_fields}) | found)
 
     def choose_split(self, record: Record, by_file: str | None) -> str | None:
         """Return the split: by the setting, the row's own field, the file name, or the held-out shares, in this order.
@@ -141,7 +134,7 @@ class PrepareConfig(Choices, Shaped):
             return split_of(own)
         if by_file:
             return by_file
-        position, limits = _position(record), self._limits or (self.valid, self.valid + self.test)
+        position, limits = hash_of(record.id), self._limits or (self.valid, self.valid + self.test)
         splits = zip(("valid", "test"), limits, strict=True)
         return next((split for split, limit in splits if position < limit), "train")
 
@@ -151,7 +144,7 @@ class PrepareConfig(Choices, Shaped):
         With few records, the hashes alone could miss the shares by far. Each share holds out at least one record.
         """
         unnamed = (record for record in records if not record.problem and _own_split(record) in (None, ""))
-        positions = sorted(map(_position, unnamed))
+        positions = sorted(hash_of(record.id) for record in unnamed)
         valid, test = (max(1, round(len(positions) * share)) if share else 0 for share in (self.valid, self.test))
         if valid + test >= len(positions):
             return self
@@ -164,7 +157,7 @@ def _own_split(record: Record) -> Any:
     return record.raw.get("split") if isinstance(record.raw, dict) else None
 
 
-def _position(record: Record) -> float:
-    """Return the hash of the record's id as a number from 0 to 1."""
-    digest = hashlib.blake2b(record.id.encode(errors="replace"), digest_size=8).digest()
+def hash_of(id: str) -> float:
+    """Return the hash of an id as a number from 0 to 1."""
+    digest = hashlib.blake2b(id.encode(errors="replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -3,6 +3,7 @@
 Each source is sampled by one function call, on Ray by one task, so the driver of a large corpus parses no rows.
 """
 
+import heapq
 import reprlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,19 +15,51 @@ import numpy as np
 
 from raysum.errors import UserError
 from raysum.prepare.cluster import IDS, Cluster, read_cluster
-from raysum.prepare.config import PrepareConfig
+from raysum.prepare.config import PrepareConfig, hash_of
 from raysum.prepare.paragraphs import Paragraph, mark, paragraphs_of
 from raysum.prepare.shards import Failure
 from raysum.runtime.progress import bar, say
 from raysum.sources.find import RawSource
 from raysum.sources.record import Record, Rejected
 from raysum.text.cleaning import Normalization, normalize
-from raysum.tokenizers.sentence_piece import TextSample, Vocabulary
+from raysum.tokenizers.sentence_piece import Vocabulary
 
+_SAMPLE_CHARACTERS = 1000  # of training text for each piece: 32,000 pieces train in some 5 s of one core
+_EXAMPLE_CHARACTERS = 20_000  # of one example, at most, so that a few huge clusters cannot fill the sample
 _BOILERPLATE_CLUSTERS = 5000  # sampled; with 525 paragraphs each they take half a minute and 50 MB
 _MIN_CLUSTERS = 5  # that contain a boilerplate paragraph
 _MAX_MARKS = 2000  # most frequent paragraphs of boilerplate: 40 kB of the recipe
 _Found = TypeVar("_Found")
+
+
+class TextSample:
+    """A sample of examples to train ``size`` pieces, in bounded memory.
+
+    It holds the examples with the smallest hashes of their ids, until it has 1,000 characters per piece. So it covers
+    the corpus evenly, does not depend on its order, and can be merged from samples of the corpus's parts.
+    """
+
+    def __init__(self, size: int):
+        self._budget, self._num_characters = size * _SAMPLE_CHARACTERS, 0
+        self.heap: list[tuple[float, str, str]] = []  # (negative hash, id, text), the largest hash on top
+
+    def add(self, id: str, texts: Iterable[str]) -> None:
+        self._push((-hash_of(id), id, "\n".join(texts)[:_EXAMPLE_CHARACTERS]))
+
+    def update(self, other: "TextSample") -> None:
+        """Add the examples of another sample of the same size."""
+        for example in other.heap:
+            self._push(example)
+
+    def lines(self) -> list[str]:
+        """Return the lines of the sampled texts that are not empty, in the order of the hashes."""
+        return [line for *_, text in sorted(self.heap, reverse=True) for line in text.splitlines() if line.strip()]
+
+    def _push(self, example: tuple[float, str, str]) -> None:
+        heapq.heappush(self.heap, example)
+        self._num_characters += len(example[2])
+        while self._num_characters - len(self.heap[0][2]) >= self._budget:
+            self._num_characters -= len(heapq.heappop(self.heap)[2])
 
 
 def train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization, on_ray: bool) -> Vocabulary:

@@ -38,11 +38,15 @@ class FastTokenizer(Tokenizer):
         Raises UserError if it is neither.
         """
         super().__init__(model)
-        stored = _parse(model, name)
-        tokenizer = stored.get("tokenizer", stored)
+        try:
+            stored = json.loads(model)
+            tokenizer = stored.get("tokenizer", stored)
+            marks = SpecialTokens.model_validate(stored["marks"]) if "marks" in stored else None
+        except (ValueError, RecursionError, AttributeError) as error:
+            raise _invalid(name, error) from None
         self._tokenizer = create_tokenizer(tokenizer, name)
         self.pieces = type(self._tokenizer.model).__name__
-        self.marks = _stored_marks(stored["marks"], name) if "marks" in stored else _bert_marks(self._tokenizer, name)
+        self.marks = marks or _bert_marks(self._tokenizer, name)
         self._size = stored.get("vocabulary") or self._tokenizer.get_vocab_size()
         self._decoder = json.dumps(tokenizer.get("decoder"))
         self._is_byte_level = "ByteLevel" in self._decoder
@@ -96,15 +100,6 @@ class FastTokenizer(Tokenizer):
     def normalized(self, text: str) -> str:
         normalizer = self._tokenizer.normalizer
         return (normalizer.normalize_str(text) if normalizer else text).replace("▁", " ").strip()
-
-    @cached_property
-    def shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        """A character of several pieces counts for the piece with its first byte."""
-        letters = [sum(byte & 0xC0 != 0x80 for byte in spelling.lstrip(b" ")) for spelling in self._spellings]
-        starts = [spelling.startswith(b" ") for spelling in self._spellings]
-        if self.marks.unknown is not None:
-            letters[self.marks.unknown] = 1
-        return np.array(letters), np.array(starts)
 
     def _encode(self, text: str) -> list[tuple[int, int]]:
         """Return ids, each with the end of its piece in ``text``."""
@@ -165,7 +160,7 @@ def create_tokenizer(values: dict[str, Any], name: str) -> Any:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(values))
         tokenizer.encode(_UNKNOWN_CHARACTER)
     except Exception as error:  # the library has no class of its own
-        raise UserError(f"{name} is not a valid tokenizer.json: {' '.join(str(error).split())}") from None
+        raise _invalid(name, error) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
@@ -196,16 +191,5 @@ def _bert_marks(tokenizer: Any, name: str) -> SpecialTokens:
     )
 
 
-def _stored_marks(values: dict[str, Any], name: str) -> SpecialTokens:
-    try:
-        return SpecialTokens.model_validate(values)
-    except ValueError:
-        raise UserError(f"{name} has no valid special tokens; put back a copy") from None
-
-
-def _parse(content: bytes, name: str) -> dict[str, Any]:
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{name} is not a valid tokenizer.json: {error}") from None
-    return values if isinstance(values, dict) else {}
+def _invalid(name: str, error: Exception) -> UserError:
+    return UserError(f"{name} is not a valid tokenizer.json: {' '.join(str(error).split())}; copy it again")

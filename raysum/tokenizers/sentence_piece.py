@@ -1,7 +1,5 @@
 """SentencePiece vocabularies: train, encode so that user text never gives special ids, and decode."""
 
-import hashlib
-import heapq
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +7,6 @@ from functools import cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
 
-import numpy as np
 import sentencepiece
 
 from raysum.errors import UserError
@@ -22,8 +19,6 @@ _UNKNOWN, _END, _SENTENCE_END = 0, PUBLISHED.end, PUBLISHED.sentence_end
 _MARKS = frozenset(range(1, len(SPECIAL_PIECES)))  # ids without text
 _CONTROL = 3  # SentencePiece recognizes the special pieces from this id by name only
 _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
-_SAMPLE_CHARACTERS = 1000  # of training text for each piece: 32,000 pieces train in some 5 s of one core
-_EXAMPLE_CHARACTERS = 20_000  # of one example, at most, so that a few huge clusters cannot fill the sample
 # Pieces never cross the edge between a digit and a sign: "1386." and "1386" then share the pieces of the number, which
 # a model needs to copy it.
 _EDGE = re.compile(r"(?<=\d)(?=[^\w\s])|(?<=[^\w\s])(?=\d)")
@@ -98,13 +93,6 @@ class Vocabulary(Tokenizer):
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
-    @cached_property
-    def shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        pieces = [self._processor.id_to_piece(i) for i in range(len(SPECIAL_PIECES), len(self))]
-        letters = [1, *[0] * (len(SPECIAL_PIECES) - 1), *(len(piece.lstrip("▁")) for piece in pieces)]
-        starts = [False] * len(SPECIAL_PIECES) + [piece.startswith("▁") for piece in pieces]
-        return np.array(letters), np.array(starts)
-
     def suggested_normalization(self) -> Normalization:
         """Return the normalization that these pieces need, judged by the pieces themselves.
 
@@ -138,19 +126,9 @@ class Vocabulary(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text up to the first EOS. Sentence marks become spaces and unknown pieces ``⁇``."""
-        return " ".join(filter(None, (self._processor.decode(sentence).strip() for sentence in self._parts(ids))))
-
-    def _parts(self, ids: Sequence[int]) -> list[list[int]]:
-        """Return the ids of each non-empty sentence up to the first EOS, split at ``<Q>`` and without special ids."""
-        sentences: list[list[int]] = [[]]
-        for piece in map(int, ids):
-            if piece == _END:
-                break
-            if piece == _SENTENCE_END:
-                sentences.append([])
-            elif piece not in _MARKS:
-                sentences[-1].append(piece)
-        return [sentence for sentence in sentences if sentence]
+        ids = [*map(int, ids)]
+        parts = ([id for id in ids[start:end] if id not in _MARKS] for start, end in self.token_spans(ids))
+        return " ".join(filter(None, (self._processor.decode(part).strip() for part in parts if part)))
 
     def token_spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
         ids = [*map(int, ids)]
@@ -232,34 +210,3 @@ class WordCache(dict[str, list[int] | None]):
     def _is_close(self, word: str) -> bool:
         best = self._processor.nbest_encode(word, nbest_size=2, return_type="proto").nbests
         return len(best) > 1 and best[0].score - best[1].score < _MARGIN
-
-
-class TextSample:
-    """A sample of examples to train ``size`` pieces, in bounded memory.
-
-    It holds the examples with the smallest hashes of their ids, until it has 1,000 characters per piece. So it covers
-    the corpus evenly, does not depend on its order, and can be merged from samples of the corpus's parts.
-    """
-
-    def __init__(self, size: int):
-        self._budget, self._num_characters = size * _SAMPLE_CHARACTERS, 0
-        self.heap: list[tuple[int, str, str]] = []  # (negative hash, id, text), the largest hash on top
-
-    def add(self, id: str, texts: Iterable[str]) -> None:
-        order = -int.from_bytes(hashlib.blake2b(id.encode(errors="replace"), digest_size=8).digest(), "big")
-        self._push((order, id, "\n".join(texts)[:_EXAMPLE_CHARACTERS]))
-
-    def update(self, other: "TextSample") -> None:
-        """Add the examples of another sample of the same size."""
-        for example in other.heap:
-            self._push(example)
-
-    def lines(self) -> list[str]:
-        """Return the lines of the sampled texts that are not empty, in the order of the hashes."""
-        return [line for *_, text in sorted(self.heap, reverse=True) for line in text.splitlines() if line.strip()]
-
-    def _push(self, example: tuple[int, str, str]) -> None:
-        heapq.heappush(self.heap, example)
-        self._num_characters += len(example[2])
-        while self._num_characters - len(self.heap[0][2]) >= self._budget:
-            self._num_characters -= len(heapq.heappop(self.heap)[2])

@@ -3,6 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -59,10 +60,20 @@ class Tokenizer(ABC):
     def suggested_normalization(self) -> Normalization:
         """Return the normalization that these pieces need."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def shapes(self) -> tuple[np.ndarray, np.ndarray]:
-        """[pieces] the number of characters of each piece, and whether it begins a word."""
+        """[pieces] the number of characters of each piece, and whether it begins a word.
+
+        A character of several pieces counts for the piece with its first byte.
+        """
+        spellings, marks = self.spellings(), self.marks
+        letters = [sum(byte & 0xC0 != 0x80 for byte in spelling.lstrip(b" ")) for spelling in spellings]
+        starts = [spelling.startswith(b" ") for spelling in spellings]
+        if marks.unknown is not None:
+            letters[marks.unknown], starts[marks.unknown] = 1, False
+        if marks.sentence_end is not None:
+            starts[marks.sentence_end] = False
+        return np.array(letters), np.array(starts)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of user text. A literal ``</S>`` in the text is spelled by its characters."""

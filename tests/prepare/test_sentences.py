@@ -161,7 +161,7 @@ def test_prepare_makes_datasets_of_both_kinds_and_evaluation_reads_labelled_ones
 
 def test_what_holds_of_paragraphs_alone_is_refused_for_sentences(tmp_path):
     for changes in ({"ranker": "lexrank"}, {"max_paragraphs": 10}, {"graph": "similarity"}):
-        with pytest.raises(UserError, match=f"{[*changes][0]} applies to paragraphs"):
+        with pytest.raises(UserError, match=f"kind extraction have all sentences.*leave {[*changes][0]} out"):
             prepare(corpus(tmp_path), tmp_path / "data", kind="extraction", vocab_size=400, **changes)
     with pytest.raises(UserError, match="kind"):
         prepare(corpus(tmp_path), tmp_path / "data", kind="sentences", vocab_size=400)

@@ -14,9 +14,10 @@ import sentencepiece
 
 from helpers.special_ids import BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END, TITLE_END
 from raysum.errors import UserError
+from raysum.prepare.sampling import TextSample
 from raysum.text.cleaning import normalize
 from raysum.tokenizers.loading import load_tokenizer
-from raysum.tokenizers.sentence_piece import TextSample, Vocabulary
+from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.special_tokens import SPECIAL_PIECES
 
 TEXT = "river mountain village opened Lisbon painter, (1923) engine of the and was designed by <T> /S>"

@@ -7,7 +7,7 @@ from typing import Any
 from raysum.config.decoding import DecodeConfig
 from raysum.errors import UserError
 from raysum.models.family.spec import FamilySpec
-from raysum.tokenizers.published import Files
+from raysum.tokenizers.loading import Files
 
 _FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 _SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "early_stopping", "repetition_penalty",
