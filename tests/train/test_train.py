@@ -245,6 +245,13 @@ def test_the_validation_loss_is_that_of_the_best_checkpoints_weights(twelve_step
     assert float(loss) / kind.tokens(arrays)[1] == pytest.approx(twelve_steps.validations()[12], rel=1e-5)
 
 
+def test_five_and_seven_steps_are_twelve_bit_for_bit(twelve_steps, data, tmp_path):
+    for steps in (5, 12):
+        run = fit(config(data, tmp_path / "run", steps))
+    assert losses(run) == losses(twelve_steps)
+    assert same(weights(run, "12"), weights(twelve_steps, "12"))
+
+
 class Killed(BaseException):
     """Ends a training where a kill might."""
 
