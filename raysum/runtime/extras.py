@@ -7,15 +7,16 @@ from types import ModuleType
 from raysum.errors import UserError
 
 _EXTRAS = {"transformers": "bert", "openai": "teach", **dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")}
-_PACKAGES = {"docx": "python-docx"}  # library -> package, if the names differ
+_PACKAGES = {"docx": "python-docx", "pptx": "python-pptx"}  # library -> package, if the names differ
 
 
 def needs(library: str, what: str) -> ModuleType:
-    """Return the ``library``. Raises UserError with the command that installs it: ``what`` needs it."""
+    """Return the ``library`` or a module of it. Raises UserError with the command that installs what ``what`` needs."""
     try:
         return import_module(library)
     except ImportError:
-        package, extra = _PACKAGES.get(library, library), _EXTRAS.get(library, "documents")
+        name = library.partition(".")[0]
+        package, extra = _PACKAGES.get(name, name), _EXTRAS.get(name, "documents")
         command = f'pip install -c constraints.txt ".[{extra}]" in the clone of raysum'
         raise UserError(f"{what} needs {package}, which is not installed: {command}") from None
 

@@ -1,20 +1,22 @@
-"""Word documents and PDF."""
+"""Word, PowerPoint, OpenDocument, Rich Text and EPUB."""
 
 import io
-import logging
-import re
-from collections.abc import Iterator
-from itertools import pairwise
-from statistics import quantiles
+import zipfile
+from collections.abc import Iterable, Iterator
+from posixpath import dirname, join, normpath
 from typing import Any
+from urllib.parse import unquote
 
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
 from raysum.sources.documents.text import DocumentText, join_blocks
+from raysum.sources.documents.web_page import decode_page, html_blocks
 
-_SENTENCE_END = re.compile(r"[.!?:。！？][\"'”’)\]]*$")
-# Maximum lengths, as shares of a long line, of a line that ends a paragraph and of a heading.
-_LAST_LINE, _HEADING = 0.8, 0.6
+_ODF = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
+_ODF_TEXT = _ODF % "text"
+_ODF_BREAKS = {f"{_ODF_TEXT}s": " ", f"{_ODF_TEXT}tab": " ", f"{_ODF_TEXT}line-break": "\n"}
+_ODF_SKIPPED = (f"{_ODF_TEXT}tracked-changes", _ODF % "office" + "annotation", f"{_ODF_TEXT}table-of-content")
+_LOWEST = 1 << 60  # position of a shape without one
 
 
 def read_docx(content: bytes, name: str) -> DocumentText:
@@ -30,8 +32,14 @@ def read_docx(content: bytes, name: str) -> DocumentText:
 
 def _lines(block: Any) -> list[str]:
     if hasattr(block, "rows"):
-        return [" | ".join(cell.text.strip() for cell in row.cells) for row in block.rows]
+        return [_row(cell.text for cell in row.cells) for row in block.rows]
     return [block.text]
+
+
+def _row(cells: Iterable[str]) -> str:
+    """Return the different texts of neighbouring cells on a line."""
+    texts = [" ".join(cell.split()) for cell in cells]
+    return " | ".join(text for text, before in zip(texts, ["", *texts], strict=False) if text != before or not text)
 
 
 def _is_heading(block: Any) -> bool:
@@ -39,44 +47,84 @@ def _is_heading(block: Any) -> bool:
     return style is not None and (style.name or "").startswith(("Heading", "Title"))
 
 
-def read_pdf(content: bytes, name: str) -> DocumentText:
-    """Return the paragraphs of all pages. Raises UserError if it is locked or has no text, or errors of the library."""
-    pypdf = needs("pypdf", name)
-    logging.getLogger("pypdf").setLevel(logging.ERROR)
-    reader = pypdf.PdfReader(io.BytesIO(content))
-    if reader.is_encrypted and not reader.decrypt(""):
-        raise UserError(f"{name} is locked by a password; save it without")
-    pages = [page.extract_text() for page in reader.pages]
-    title = str((reader.metadata or {}).get("/Title") or "").strip()
-    blocks = [
-        (paragraph, f"page {number}" if index == 0 else "")
-        for number, page in enumerate(pages, 1)
-        for index, paragraph in enumerate(_paragraphs(page))
-    ]
-    if not blocks:
-        raise UserError(f"{name} holds no text on its {len(pages)} pages, as scans do; run OCR on it first")
-    return join_blocks(blocks, title)
+def read_pptx(content: bytes, name: str) -> DocumentText:
+    """Return the texts of all slides from top to bottom, with the numbers of the slides."""
+    document = needs("pptx", name).Presentation(io.BytesIO(content))
+
+    def texts(shapes: Any) -> Iterator[str]:
+        for shape in sorted(shapes, key=lambda shape: (_LOWEST if shape.top is None else shape.top, shape.left or 0)):
+            if hasattr(shape, "shapes"):
+                yield from texts(shape.shapes)
+            elif getattr(shape, "has_table", False):
+                yield from (_row(cell.text for cell in row.cells) for row in shape.table.rows)
+            elif shape.has_text_frame:
+                yield from (" ".join(paragraph.text.split()) for paragraph in shape.text_frame.paragraphs)
+
+    def blocks() -> Iterator[tuple[str, str]]:
+        for number, slide in enumerate(document.slides, 1):
+            place = f"slide {number}"
+            for text in filter(None, texts(slide.shapes)):
+                yield text, place
+                place = ""
+
+    return join_blocks(blocks(), (document.core_properties.title or "").strip())
 
 
-def _paragraphs(page: str) -> Iterator[str]:
-    """Yield the paragraphs of a page; words that are hyphenated at the end of a line are joined.
+def read_odf(content: bytes, name: str) -> DocumentText:
+    """Return the paragraphs and headings of an OpenDocument text or presentation, the latter with numbers of slides."""
+    from lxml import etree
 
-    A paragraph ends at an empty line, or after a short line that ends a sentence. A heading is a short first line that
-    does not end a sentence, before a line with a capital letter or a digit.
-    """
-    lines = [" ".join(line.split()) for line in page.splitlines()]
-    lengths = [len(line) for line in lines if line]
-    long = quantiles(lengths, n=4)[2] if len(lengths) > 1 else 0
-    paragraph = ""
-    for line, following in pairwise([*lines, "", ""]):
-        is_first = not paragraph
-        if re.search(r"[a-z]-$", paragraph) and re.match(r"[a-z]", line):
-            paragraph = paragraph[:-1] + line
-        else:
-            paragraph = f"{paragraph} {line}".strip()
-        ends_sentence = _SENTENCE_END.search(line)
-        is_last = ends_sentence and len(line) < _LAST_LINE * long
-        is_heading = is_first and not ends_sentence and len(line) < _HEADING * long and re.match(r"[A-Z\d]", following)
-        if paragraph and (not line or is_last or is_heading):
-            yield paragraph
-            paragraph = ""
+    with zipfile.ZipFile(io.BytesIO(content)) as parts:
+        tree = etree.fromstring(parts.read("content.xml"), etree.XMLParser(resolve_entities=False, huge_tree=True))
+    skipped = {node for kind in _ODF_SKIPPED for part in tree.iter(kind) for node in part.iter()}
+
+    def blocks() -> Iterator[tuple[str, str]]:
+        slide, place = 0, ""
+        for node in tree.iter(f"{_ODF_TEXT}h", f"{_ODF_TEXT}p", _ODF % "drawing" + "page"):
+            if node.tag.endswith("page"):
+                slide += 1
+                place = f"slide {slide}"
+            elif node not in skipped and (text := _odf_text(node, skipped)):
+                yield text, place or (text if node.tag.endswith("}h") else "")
+                place = ""
+
+    return join_blocks(blocks())
+
+
+def _odf_text(node: Any, skipped: set[Any]) -> str:
+    parts = [node.text or ""]
+    for part in node:
+        inner = "" if part in skipped else _odf_text(part, skipped)
+        parts += [_ODF_BREAKS.get(part.tag, inner), part.tail or ""]
+    return "".join(parts).strip() if node.tag in (f"{_ODF_TEXT}p", f"{_ODF_TEXT}h") else "".join(parts)
+
+
+def read_rtf(content: bytes, name: str) -> DocumentText:
+    """Return the paragraphs of Rich Text. Raises UserError if it is none."""
+    rtf_to_text = needs("striprtf.striprtf", name).rtf_to_text
+    source = content.decode("latin-1")
+    if not source.lstrip().startswith("{\\rtf"):
+        raise UserError(f"{name} is no Rich Text, which begins with {{\\rtf; save it again, or as .txt")
+    lines = (" ".join(line.split()) for line in rtf_to_text(source, errors="ignore").split("\n"))
+    return join_blocks((line, "") for line in lines if line)
+
+
+def read_epub(content: bytes, name: str) -> DocumentText:
+    """Return the text of the chapters in reading order. Raises UserError if it is protected or no EPUB."""
+    from lxml import etree
+
+    with zipfile.ZipFile(io.BytesIO(content)) as parts:
+        files = set(parts.namelist())
+        if "META-INF/encryption.xml" in files and b"#aes" in parts.read("META-INF/encryption.xml"):
+            raise UserError(f"{name} is protected against copying; use a copy without protection")
+        parser = etree.XMLParser(resolve_entities=False, recover=True)
+        container = etree.fromstring(parts.read("META-INF/container.xml"), parser)
+        package_name = next(container.iter("{*}rootfile")).get("full-path")
+        package = etree.fromstring(parts.read(package_name), parser)
+        items = {item.get("id"): item for item in package.iter("{*}item")}
+        order = [items[item.get("idref")] for item in package.iter("{*}itemref") if item.get("idref") in items]
+        chapters = [item for item in order if "nav" not in (item.get("properties") or "").split()]
+        paths = [normpath(join(dirname(package_name), unquote(item.get("href")))) for item in chapters]
+        pages = [decode_page(parts.read(path), f"{name}/{path}") for path in paths if path in files]
+        title = next((element.text for element in package.iter("{*}title") if element.text), "")
+    return join_blocks((block for page in pages for block in html_blocks(page)), title)

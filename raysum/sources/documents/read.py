@@ -7,21 +7,30 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.sources.documents.sandbox import DocumentFormat, read_limited
 from raysum.sources.documents.text import DocumentText, decode_text
+from raysum.sources.documents.unsupported import identify
 from raysum.sources.record import LONGEST, TOO_LONG
 from raysum.sources.staging import opened, with_urls
 
 _TEXT = DocumentFormat("text", (".txt", ".text"))
 DOCUMENT_FORMATS = (
     _TEXT,
-    DocumentFormat("Markdown", (".md", ".markdown"), "markup:read_markdown", "markdown_it"),
+    DocumentFormat("Markdown", (".md", ".markdown"), "markdown:read_markdown", "markdown_it"),
     DocumentFormat(
-        "a web page", (".html", ".htm", ".xhtml"), "markup:read_html", "trafilatura", ("<!doctype html", "<html")
+        "a web page", (".html", ".htm", ".xhtml"), "web_page:read_html", "trafilatura", ("<!doctype html", "<html")
     ),
-    DocumentFormat("PDF", (".pdf",), "office:read_pdf", "pypdf", ("%pdf-",)),
+    DocumentFormat("PDF", (".pdf",), "pdf:read_pdf", "pypdfium2", ("%pdf-",)),
     DocumentFormat("a Word document", (".docx",), "office:read_docx", "docx"),
-    DocumentFormat("e-mail", (".eml", ".mht", ".mhtml"), "markup:read_mail", "trafilatura"),
-    DocumentFormat("a news-wire text (SGML)", (".sgml", ".sgm"), "markup:read_sgml", "lxml", ("<doc>", "<doc ")),
-    DocumentFormat("subtitles", (".srt",), "subtitles:read_subtitles"),
+    DocumentFormat("PowerPoint", (".pptx",), "office:read_pptx", "pptx"),
+    DocumentFormat("OpenDocument", (".odt", ".odp"), "office:read_odf", "lxml.etree"),
+    DocumentFormat("Rich Text", (".rtf",), "office:read_rtf", "striprtf.striprtf", ("{\\rtf",)),
+    DocumentFormat("EPUB", (".epub",), "office:read_epub", "lxml.html"),
+    DocumentFormat("LaTeX", (".tex",), "source_text:read_latex", "pylatexenc.latex2text", ("\\documentclass",)),
+    DocumentFormat("reStructuredText", (".rst",), "source_text:read_rst", "docutils.core"),
+    DocumentFormat("AsciiDoc", (".adoc", ".asciidoc"), "source_text:read_asciidoc", "markdown_it"),
+    DocumentFormat("a notebook", (".ipynb",), "source_text:read_notebook", "markdown_it"),
+    DocumentFormat("e-mail", (".eml", ".mht", ".mhtml"), "mail:read_mail", "trafilatura"),
+    DocumentFormat("a news-wire text (SGML)", (".sgml", ".sgm"), "web_page:read_sgml", "lxml", ("<doc>", "<doc ")),
+    DocumentFormat("subtitles", (".srt", ".vtt"), "subtitles:read_subtitles", "", ("webvtt",)),
 )
 SUFFIXES = tuple(suffix for form in DOCUMENT_FORMATS for suffix in form.suffixes)
 
@@ -60,6 +69,8 @@ def parse_document(content: bytes, name: str, where: str) -> DocumentText:
     """Return the text of the ``content`` of a file called ``name``. Raises UserError, with ``where`` in the message."""
     form = _detect(content, name)
     if not form.reader:
+        if kind := identify(content[:128]):
+            raise UserError(f"{where} is {kind}")
         return DocumentText(decode_text(content, where))
     return read_limited(form, content, where)
 

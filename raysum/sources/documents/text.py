@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +48,15 @@ def join_blocks(blocks: Iterable[tuple[str, str]], title: str = "") -> DocumentT
         parts.append(block)
         length += len(block) + len(_SEPARATOR)
     return DocumentText(_SEPARATOR.join(parts), title, sections)
+
+
+def without_blocks(document: DocumentText, is_unwanted: Callable[[str], bool]) -> DocumentText:
+    """Return the document without the blocks that are unwanted."""
+    names, blocks, start = dict(document.sections), list[tuple[str, str]](), 0
+    for block in document.text.split(_SEPARATOR):
+        blocks += [] if is_unwanted(block) else [(block, names.get(start, ""))]
+        start += len(block) + len(_SEPARATOR)
+    return join_blocks(blocks, document.title)
 
 
 def decode_text(content: bytes, name: str) -> str:

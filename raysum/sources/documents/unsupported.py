@@ -2,6 +2,8 @@
 
 import re
 
+from raysum.sources.documents.text import unicode_encoding
+
 _OCR, _SPEECH = "run OCR on it first", "transcribe it to subtitles (.srt, .vtt) first"
 _UNPACK, _PROGRAM = "unpack it", "leave it out"
 _KINDS = {  # patterns of first bytes: a name, and advice
@@ -34,5 +36,5 @@ def identify(head: bytes) -> str:
     for pattern, name, advice in _PATTERNS:
         if pattern.match(head):
             return f"{name}; {advice}"
-    is_binary = head.count(0) and not head.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))
-    return "binary; save its text as .txt" if is_binary and head[:64].count(0) * 5 < 64 else ""
+    is_binary = head.count(0) * 20 > len(head) > 16 and not unicode_encoding(head)
+    return "binary; save its text as .txt" if is_binary else ""

@@ -1,0 +1,103 @@
+"""Documents that are written as text with markup: LaTeX, reStructuredText, AsciiDoc and notebooks."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from raysum.errors import UserError
+from raysum.runtime.extras import needs
+from raysum.sources.documents.markdown import render_markdown
+from raysum.sources.documents.text import DocumentText, decode_text, join_blocks
+
+_HEADING = "\ue000"  # marks the line of a heading
+_LATEX_BODY = re.compile(r"\\begin\{document\}(.*?)(?:\\end\{document\}|\\begin\{thebibliography\}|\Z)", re.DOTALL)
+_LATEX_TITLE = re.compile(r"\\title(?:\[[^\]]*\])?\{((?:[^{}]|\{[^{}]*\})*)\}")
+_COMMENT = re.compile(r"(?<!\\)%.*")
+_HEADINGS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph")
+_DROPPED = ("cite", "citep", "citet", "citeauthor", "ref", "eqref", "autoref", "cref", "label", "maketitle", "title")
+_ROLE = re.compile(r":[\w:+.-]+:`([^`<]+?)(?:\s*<[^`>]*>)?`")  # of Sphinx, which docutils does not know
+_SKIPPED = ("comment", "system_message", "substitution_definition", "target", "docinfo", "raw", "math_block")
+# Replacements that make Markdown of AsciiDoc, in this order.
+_ASCIIDOC: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"(?ms)^/{4,}$.*?^/{4,}$|^//.*?$", ""),  # comments
+    (r"(?m)^:[\w!-]+:.*$|^\[.*\]$|^(include|image|toc|video)::.*$", ""),
+    (r"(?m)^(-{4,}|\.{4,})$", "```"),
+    (r"(?m)^(={4,}|\*{4,}|_{4,}|\+{4,}|--|<<<|'''|\|===)$", ""),
+    (r"(?m)^(={1,6})[ \t]+(\S.*)$", lambda found: f"\n{'#' * len(found[1])} {found[2]}\n"),
+    (r"(?m)^\.([A-Za-z].*)$", r"\n\1\n"),  # title of a block
+    (r"(?m)^[ \t]*(?:[*-]+|\.+)[ \t]+(?=\S)", "\n* "),
+    (r"(?m)^(\S[^\n]*?):{2,4}[ \t]*(?:\n[ \t]*)?(?=\S)", r"\n\1\n\n"),  # a term and its description
+    (r"(?m)^\|", "\n|"),
+    (r"(?m)^(NOTE|TIP|IMPORTANT|WARNING|CAUTION):[ \t]+", ""),
+    (r"(?:link:|xref:|mailto:|https?://)[^\s\[\]]*\[([^\]]*)\]", r"\1"),
+    (r"<<[^,<>]*,([^<>]*)>>", r"\1"),
+    (r"(?:footnote|indexterm\d?|kbd|btn|menu|stem|pass):\w*\[([^\]]*)\]", r" \1"),
+    (r"\[[.#][^\]]*\](?=[#*_`])", ""),
+    (r"(?<![\w#])#([^#\n]+)#(?!\w)", r"\1"),
+    (r" \+$", ""),
+]
+
+
+def read_latex(content: bytes, name: str) -> DocumentText:
+    """Return the text between ``\\begin{document}`` and the bibliography, without citations, labels and comments."""
+    latex2text, parsing = needs("pylatexenc.latex2text", name), needs("pylatexenc.macrospec", name)
+    source = _COMMENT.sub("", decode_text(content, name))
+    body, title = _LATEX_BODY.search(source), _LATEX_TITLE.search(source)
+    text_macros = [latex2text.MacroTextSpec(macro, f"\n\n{_HEADING}%(3)s\n\n") for macro in _HEADINGS]
+    text_macros += [latex2text.MacroTextSpec(macro, "") for macro in _DROPPED]
+    text_macros.append(latex2text.MacroTextSpec("item", "\n\n%(1)s"))
+    macros = [parsing.MacroSpec(macro, "*[{") for macro in ("citep", "citet", "citeauthor", "autoref", "cref")]
+    macros += [parsing.MacroSpec(macro, "*[{") for macro in _HEADINGS]
+    known = latex2text.get_default_latex_context_db()
+    known.add_context_category("raysum", prepend=True, macros=text_macros)
+    parsed = needs("pylatexenc.latexwalker", name).get_default_latex_context_db()
+    parsed.add_context_category("raysum", prepend=True, macros=macros)
+    converter = latex2text.LatexNodes2Text(latex_context=known, math_mode="text", strict_latex_spaces=True)
+
+    def plain(latex: str) -> str:
+        return str(converter.latex_to_text(latex, latex_context=parsed, tolerant_parsing=True))
+
+    lines = (" ".join(block.split()) for block in re.split(r"\n\s*\n", plain(body[1] if body else source)))
+    blocks = ((line.strip(_HEADING), line.strip(_HEADING) if _HEADING in line else "") for line in lines)
+    return join_blocks((block for block in blocks if block[0]), " ".join(plain(title[1]).split()) if title else "")
+
+
+def read_rst(content: bytes, name: str) -> DocumentText:
+    """Return the text of reStructuredText. It never reads other files."""
+    core, nodes = needs("docutils.core", name), needs("docutils.nodes", name)
+    settings = {"file_insertion_enabled": False, "raw_enabled": False, "report_level": 5, "halt_level": 6}
+    source = _ROLE.sub(r"\1", decode_text(content, name))
+    tree = core.publish_doctree(source, settings_overrides=settings | {"_disable_config": True})
+
+    def blocks(node: Any) -> Iterator[tuple[str, str]]:
+        for part in node.children:
+            if part.tagname == "row":
+                yield " | ".join(" ".join(cell.astext().split()) for cell in part.children), ""
+            elif isinstance(part, nodes.TextElement) and part.tagname not in _SKIPPED:
+                text = part.astext() if part.tagname == "literal_block" else " ".join(part.astext().split())
+                yield text, text if part.tagname in ("title", "subtitle", "rubric") else ""
+            elif part.tagname not in _SKIPPED:
+                yield from blocks(part)
+
+    return join_blocks(((text, heading) for text, heading in blocks(tree) if text.strip()), tree.get("title", ""))
+
+
+def read_asciidoc(content: bytes, name: str) -> DocumentText:
+    """Return the text of AsciiDoc, read as the Markdown that has its headings, lists and paragraphs."""
+    source = decode_text(content, name).replace("\r\n", "\n")
+    for pattern, replacement in _ASCIIDOC:
+        source = re.sub(pattern, replacement, source)
+    return render_markdown(source)
+
+
+def read_notebook(content: bytes, name: str) -> DocumentText:
+    """Return the Markdown of a Jupyter notebook, with the numbers of its cells. Raises UserError if it is none."""
+    try:
+        cells = json.loads(decode_text(content, name))["cells"]
+        sources = [(n, "".join(cell["source"])) for n, cell in enumerate(cells, 1) if cell["cell_type"] == "markdown"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{name} is not a Jupyter notebook of version 4 ({error}); save it again") from None
+    parts = [(number, render_markdown(source)) for number, source in sources]
+    title = next((part.title for _, part in parts if part.title), "")
+    return join_blocks(((part.text, f"cell {number}") for number, part in parts if part.text), title)
