@@ -1,5 +1,7 @@
 """`ray job submit` on a local head with token authentication, as docs/clusters.md says."""
 
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -10,20 +12,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
+import yaml
 
 from helpers.processes import free_port
 from helpers.project import ROOT
-from helpers.small_datasets import write_dataset
 from raysum.runs.folder import Run
 
 JOB_ENV = ROOT / "cluster" / "job-env.yaml"
 RAY = str(Path(sys.executable).parent / "ray")
 
-pytestmark = pytest.mark.timeout(700)
+pytestmark = pytest.mark.timeout(900)
 
 
 @dataclass
@@ -37,6 +40,26 @@ class Head:
         return subprocess.run(
             [RAY, *arguments], env=self.environment | changes, capture_output=True, text=True, timeout=600
         )
+
+    def submit(self, *arguments: str, wait: bool = True) -> str:
+        """Submit a raysum command with the job file; return the name of the job."""
+        name = f"{arguments[0]}-1"
+        options = ["--runtime-env", str(JOB_ENV), "--submission-id", name, *([] if wait else ["--no-wait"])]
+        done = self.ray("job", "submit", *options, "--", "python", "-m", "raysum", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        if wait:
+            assert f"Job '{name}' succeeded" in self.ray("job", "status", name).stdout
+        return name
+
+    def wait_for(self, name: str, url: str, **request: Any) -> httpx.Response:
+        """The answer to a POST request as soon as the job ``name`` serves."""
+        for _ in range(300):
+            with contextlib.suppress(httpx.TransportError):
+                reply = httpx.post(url, timeout=120, **request)
+                if reply.status_code == 200:
+                    return reply
+            time.sleep(1)
+        raise AssertionError(self.ray("job", "logs", name).stdout)
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +113,35 @@ def test_a_job_without_the_token_is_refused(head: Head):
     assert "stranger" not in head.ray("job", "list").stdout
 
 
+SPACE = {
+    "about": "width of the beam",
+    "kind": "decode",
+    "search": {"decode.num_beams": {"grid": [1, 2]}},
+    "metric": "rouge2",
+    "split": "valid",
+    "examples": 2,
+}
+MODEL = ["encoder=L", "decoder=P", "width=16", "ffn=32", "heads=2", "pooling_heads=2"]
+TRAIN = ["workers=2", "steps=4", "batch_tokens=4000", "save_every=2", "validate_every=4", "threads=1"]
+
+
 @pytest.mark.slow
-def test_a_submitted_training_runs_on_the_head_and_ends(head: Head, tmp_path: Path):
-    write_dataset(tmp_path / "data", {"train": 60, "valid": 8})
-    model = ["encoder=L", "decoder=P", "width=16", "ffn=32", "heads=2", "pooling_heads=2"]
-    steps = ["workers=2", "steps=4", "batch_tokens=100", "save_every=2", "validate_every=4"]
-    training = ["python", "-m", "raysum", "train", "pht", f"data={tmp_path}/data", f"out={tmp_path}/run"]
-    training += [f"model.{setting}" for setting in model] + [f"train.{setting}" for setting in steps]
-    done = head.ray("job", "submit", "--runtime-env", str(JOB_ENV), "--submission-id", "pht-1", "--", *training)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Job 'pht-1' succeeded" in head.ray("job", "status", "pht-1").stdout
-    run = Run.open(tmp_path / "run")
-    assert run.best().step == 4
-    assert run.best().state["workers"] == 2
+def test_submitted_jobs_prepare_train_tune_evaluate_and_serve(head: Head, tmp_path: Path):
+    data, run, search = tmp_path / "data", tmp_path / "run", tmp_path / "search"
+    head.submit("prepare", "samples", "--out", str(data), "--vocab-size", "300", "--address", "auto")
+    settings = [f"model.{setting}" for setting in MODEL] + [f"train.{setting}" for setting in TRAIN]
+    head.submit("train", "pht", f"data={data}", f"out={run}", *settings)
+    assert Run.open(run).best().step == 4
+    assert Run.open(run).best().state["workers"] == 2
+    (tmp_path / "beams.yaml").write_text(yaml.safe_dump(SPACE))
+    head.submit("tune", f"{tmp_path}/beams.yaml", f"run={run}", f"data={data}", f"out={search}", "decode.max_length=8")
+    assert json.loads((search / "best.json").read_text())["config"]["decode.num_beams"] in (1, 2)
+    head.submit("evaluate", str(run), "--data", str(data), "--split", "test", "--limit", "2", "--set", "max_length=8")
+    (table,) = run.glob("evaluation/*/test/table.json")
+    assert json.loads(table.read_text())["examples"] == 2
+    port = str(free_port())
+    name = head.submit("serve", str(run), "--port", port, "--address", "auto", "--set", "max_length=8", wait=False)
+    reply = head.wait_for(name, f"http://127.0.0.1:{port}/v1/summarize", json={"documents": ["One. Two.", "Three."]})
+    assert reply.json()["summary"]
+    assert head.ray("job", "stop", name).returncode == 0
+    assert f"Job '{name}' was stopped" in head.ray("job", "status", name).stdout
