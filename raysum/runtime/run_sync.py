@@ -22,7 +22,9 @@ from raysum.runtime.storage import read_json, write_json
 
 _MARKS = ("config.yaml", "search.yaml", "table.json")  # of a run, a search and an evaluation; uploaded first
 _STEP = re.compile(r"(?:^|.*/)(step-\d+)(?=/)")  # prefix of the files of a checkpoint
-_OWN = re.compile(r"(^|/)(\.|damaged-)|(^|/)(ray|tune)/")  # never uploaded: unfinished or damaged files, and Ray's
+_OWN = re.compile(
+    r"(^|/)(\.|damaged-)|(^|/)(ray|tune(\.\d+)?)/"
+)  # never uploaded: unfinished or damaged files, and Ray's
 _LATER = re.compile(r"(^|/)(tensorboard|labels)/")  # downloaded on demand
 _missed = dict[Path, int]()  # number of consecutive failed uploads by folder
 

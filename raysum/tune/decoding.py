@@ -22,11 +22,12 @@ _FIRST, _CHUNK = 16, 64  # examples before the first report, and between later o
 
 
 def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
-    """Decode and score the split, and report the mean scores so far to Tune."""
+    """Decode and score the split, and report the mean scores so far to Tune. Scores that are saved are reused."""
     from ray import tune
 
-    for means in _mean_scores(job, tune.get_context().get_trial_name(), values, decoder):
-        tune.report(means)
+    name = tune.get_context().get_trial_name()
+    for metrics in _saved_means(job, name) or _mean_scores(job, name, values, decoder):
+        tune.report(metrics)
 
 
 def trial_scores(job: Job, name: str, values: dict[str, Any]) -> "pd.DataFrame":
@@ -38,6 +39,16 @@ def trial_scores(job: Job, name: str, values: dict[str, Any]) -> "pd.DataFrame":
         for _ in _mean_scores(job, name, values, None):
             pass
     return pd.read_parquet(file)
+
+
+def _saved_means(job: Job, name: str) -> list[dict[str, Any]]:
+    """Return the mean scores of a trial that a former state of the search has ended, or an empty list."""
+    import pandas as pd
+
+    from raysum.evaluate.scorers import means
+
+    file = job.folder(name) / SCORES
+    return [means(pd.read_parquet(file), {job.space.config.metric})] if file.is_file() else []
 
 
 def _mean_scores(job: Job, name: str, values: dict[str, Any], decoder: Any) -> Iterator[dict[str, Any]]:
@@ -94,7 +105,8 @@ class TrialScorer:
         scores = pd.concat(self.parts, ignore_index=True)
         if len(scores) == len(self.rows):
             self.folder.mkdir(parents=True, exist_ok=True)
-            scores.to_parquet(self.folder / SCORES, index=False)
+            scores.to_parquet(partial := self.folder / f"{SCORES}.partial", index=False)
+            partial.replace(self.folder / SCORES)
         return means(scores, {self.metric})  # TensorBoard shows three curves for each metric with an interval
 
 

@@ -105,10 +105,7 @@ def read_search(path: Path, running: bool | None = None) -> SearchRecord:
     """
     file = path / "search.yaml"
     values, locations = parse_yaml(read_text(file), str(file))
-    if not isinstance(values.get("space"), dict):
-        raise UserError(f"{file} does not contain the search space; put back a copy, or search again")
-    inner = {key.removeprefix("space."): location for key, location in locations.items()}
-    space = validate(_without_unset(values["space"]), inner, SpaceConfig)
+    space = searched_space(values, locations, file)
     running = is_held(path / LOCK) if running is None else running
     lines, then = _lines(path, space), path / str(space.then)
     start = lines[0].time if lines else time.time()  # moved by the pauses between sessions
@@ -134,6 +131,17 @@ def read_search(path: Path, running: bool | None = None) -> SearchRecord:
         minutes=(time.time() - start) / 60 if running else last,
         then=read_search(then) if space.then and (then / "search.yaml").is_file() else None,
     )
+
+
+def searched_space(values: dict[str, Any], locations: dict[str, str], file: Path) -> SpaceConfig:
+    """Return the space in the ``values`` of a search.yaml, which may lack settings of later versions.
+
+    Raises UserError if it is missing or not valid.
+    """
+    if not isinstance(values.get("space"), dict):
+        raise UserError(f"{file} does not contain the search space; put back a copy, or search again")
+    inner = {key.removeprefix("space."): location for key, location in locations.items()}
+    return validate(_without_unset(values["space"]), inner, SpaceConfig)
 
 
 def _without_unset(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -27,13 +28,13 @@ from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tune.page import live_page, result_charts
-from raysum.tune.record import RecordWriter, read_search
+from raysum.tune.record import RecordWriter, read_search, searched_space
 from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import Job, Space, load_space
+from raysum.tune.state import FORMAT, set_aside
 
 _CLAIM = "search.yaml"  # identifies the search of a folder
-_FORMAT = 2  # version of that file and of Tune's files
 
 
 @with_settings(SpaceConfig, Config, without=("about", "kind", "search"))
@@ -161,28 +162,32 @@ def _claim(job: Job) -> None:
     """Write the search into an empty folder. Raises UserError if the folder has other files or another search."""
     space, out, file = job.space, job.out, job.out / _CLAIM
     values = {"space": space.config.model_dump(mode="json"), "config": space.first.model_dump(mode="json")}
-    search = {"format": _FORMAT, "name": space.name, **values}
+    search = {"format": FORMAT, "name": space.name, **values}
     if file.is_file():
-        existing, _ = parse_yaml(read_text(file), str(file))
-        if existing.get("format") != _FORMAT or _identity(existing) != _identity(search):
+        existing, locations = parse_yaml(read_text(file), str(file))
+        if _identity(existing, locations, file) != _identity(search, {}, file):
             raise UserError(
                 f"{out} contains another search, or one by another version (see {file}); repeat its command, or choose "
                 "another out= (serve, evaluate and summarize accept it if it has ended)"
             )
-        check_own(out / "tune")  # Tune unpickles it
-        return
-    if any(item.name != LOCK for item in out.iterdir()):
+        if existing.get("format") == FORMAT:
+            check_own(out / "tune")  # Tune unpickles it
+            return
+        set_aside(out / "tune")
+    elif any(item.name != LOCK for item in out.iterdir()):
         raise UserError(f"{out} is not empty and no search; choose another out=")
     write_text(file, yaml.safe_dump(search, sort_keys=False))
 
 
-def _identity(search: dict[str, Any]) -> dict[str, Any]:
+def _identity(search: dict[str, Any], locations: dict[str, str], file: Path) -> dict[str, Any]:
     """Return the settings that two equal searches share: all except the address and the threads.
 
     Settings of a former version get their current names, and the defaults of settings that it did not have.
     """
-    config = validate(Config.with_current_names(search["config"]), {}, Config).model_dump(mode="json")
-    return merge(search | {"config": config}, {"config": {"train": dict.fromkeys(("address", "threads"))}})
+    space = searched_space(search, locations, file).model_dump(mode="json")
+    config = validate(Config.with_current_names(search.get("config", {})), {}, Config).model_dump(mode="json")
+    values = {"name": search.get("name"), "space": space, "config": config}
+    return merge(values, {"config": {"train": dict.fromkeys(("address", "threads"))}})
 
 
 def _search_then(job: Job, run: Run, then: Space) -> SearchResult:

@@ -34,6 +34,8 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     shared = config.train.model_copy(update={"threads": threads})
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
     if job.space.config.scheduler != "pbt":
+        if run.exists and run.latest() and run.validations():
+            tune.report(best_so_far(run))  # of a former state of the search, whose limits it may have reached
         fit(config, callbacks=[ReportValidations(run)])
         tune.report(best_so_far(run))  # again, for a run that had ended before the search was stopped
         return

@@ -22,6 +22,7 @@ from raysum.runtime.remote import shown
 from raysum.tune.decoding import decode_trial, shared_decoder
 from raysum.tune.record import RecordWriter
 from raysum.tune.spaces import Job, Space
+from raysum.tune.state import find_state
 from raysum.tune.training import domain, population, train_trial
 
 
@@ -41,44 +42,6 @@ def run_trials(job: Job, repeats_failed: bool) -> None:
                 ) from None
     for leftover in job.out.glob("trials/*/ray"):  # Ray Train's files of stopped trials
         shutil.rmtree(leftover, ignore_errors=True)
-
-
-def find_state(folder: Path) -> bool:
-    """Return whether ``folder`` has an undamaged state of a search; rename newer, damaged states.
-
-    Without a state, or with a damaged one, Tune would run only one trial. Tune writes states with a new name whenever a
-    search is resumed. Raises UserError if all states are damaged.
-    """
-    damages, newer = list[str](), list[Path]()
-    for state in sorted(folder.glob("experiment_state-*.json"), reverse=True):
-        parts = sorted(folder.glob(f"*{state.stem.removeprefix('experiment_state')}.*"))
-        if damage := _damage(state, [folder / "tuner.pkl", *parts]):
-            damages.append(damage)
-            newer += parts
-            continue
-        for part in newer:
-            part.rename(part.with_name(f"damaged-{part.name}"))
-        for message in damages:
-            say(f"{message}. The search resumes from an older state: trials that ended since then run again")
-        return True
-    if damages:
-        raise UserError(
-            f"{damages[0]}, so the search cannot be resumed; remove {folder} and repeat the command: the search starts "
-            f"over, but a grid reuses the trials in {folder.parent}/trials"
-        )
-    return False
-
-
-def _damage(state: Path, files: list[Path]) -> str | None:
-    """Return what is wrong with a ``state`` of Tune that consists of ``files``, or None."""
-    if not any(file.name.startswith(("searcher-state", "basic-variant-state")) for file in files):
-        return f"{state} is incomplete: the state of the searcher is missing"
-    for file in files:
-        try:
-            tune.ExperimentAnalysis(str(file)) if file == state else pickle.loads(file.read_bytes())
-        except Exception as error:  # damaged pickles raise anything
-            return f"{file} is damaged ({type(error).__name__}: {error})"
-    return None
 
 
 def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune.Tuner:

@@ -189,7 +189,7 @@ def test_a_search_that_has_not_ended_cannot_be_served(tmp_path):
 
 
 @pytest.mark.slow
-def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_session):
+def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_session, capsys):
     from ray.util.state import list_actors
 
     from raysum.runtime.compat import dashboard
@@ -227,6 +227,13 @@ def test_beta_search_is_seen_adopted_and_not_repeated(tmp_path, data, run, ray_s
     with pytest.raises(UserError, match="another search"):
         tune(space, *command[:3], "examples=5")
 
+    capsys.readouterr()
+    (tmp_path / "search" / "tune" / "tuner.pkl").write_bytes(b"craysum.gone\nThing\n.")  # a class of another version
+    again = tune(space, *command)
+    assert {t.name: t.metrics for t in again.trials} == {t.name: t.metrics for t in result.trials}
+    assert all(file.stat().st_mtime_ns == at for file, at in scores.items())  # nothing is decoded again
+    assert f"another version of raysum and is now {tmp_path}/search/tune.1: " in capsys.readouterr().err
+
 
 def test_a_search_goes_on_at_another_address_and_by_its_owner_only(tmp_path, data, run, monkeypatch):
     def claim(*more: str) -> None:
@@ -240,11 +247,13 @@ def test_a_search_goes_on_at_another_address_and_by_its_owner_only(tmp_path, dat
     claim("train.address=two:2", "train.threads=3")
     claim()
     file = tmp_path / "search" / "search.yaml"
-    former = yaml.safe_load(file.read_text())  # as 19c3897 wrote it: an old name, and a key that it did not have
+    former = yaml.safe_load(file.read_text())  # as 19c3897 wrote it: an old name, and keys that it did not have
     former["config"]["train"]["start"] = former["config"]["train"].pop("init_from")
-    del former["config"]["train"]["check_hook_order"]
-    file.write_text(yaml.safe_dump(former))
+    del former["config"]["train"]["check_hook_order"], former["space"]["seed"]
+    file.write_text(yaml.safe_dump(former | {"format": 2}))
     claim()
+    assert not (tmp_path / "search" / "tune").exists() and (tmp_path / "search" / "tune.1" / "tuner.pkl").exists()
+    (tmp_path / "search" / "tune").mkdir()
     with pytest.raises(UserError, match="another search"):
         claim("train.seed=1")
     monkeypatch.setattr(os, "getuid", lambda: 54321)
@@ -253,7 +262,7 @@ def test_a_search_goes_on_at_another_address_and_by_its_owner_only(tmp_path, dat
     monkeypatch.setenv("RAYSUM_TRUST_OTHERS", "1")
     claim()
     (tmp_path / "search" / "search.yaml").write_text("format: 1\n")
-    with pytest.raises(UserError, match="another version"):
+    with pytest.raises(UserError, match="does not contain the search space"):
         claim()
 
 
