@@ -7,7 +7,11 @@ from types import ModuleType
 from raysum.errors import UserError
 
 _EXTRAS = {"transformers": "bert", "openai": "teach", **dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")}
-_PACKAGES = {"docx": "python-docx", "pptx": "python-pptx"}  # library -> package, if the names differ
+_PACKAGES = {
+    "docx": "python-docx",
+    "pptx": "python-pptx",
+    "python_calamine": "python-calamine",
+}  # library -> package, if the names differ
 
 
 def needs(library: str, what: str) -> ModuleType:

@@ -41,14 +41,15 @@ class FieldMapping:
 
     The field ``source`` names each document, and ``clusters`` is the list of clusters in a row. Without ``paths``,
     the keys of rows identify published datasets. ``format`` is the format of the files, or the dataset of the rows.
-    ``summaries`` is the path of the summaries of documents. ``used`` collects the options that had an effect on the
-    rows read so far.
+    ``summaries`` is the path of the summaries of documents, ``table`` the name of a table in a file of several.
+    ``used`` collects the options that had an effect on the rows read so far.
     """
 
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     separator: str | None = None
     format: str | None = None
     summaries: str | None = None
+    table: str = ""
     used: set[str] = field(default_factory=set, compare=False)
 
     @classmethod
@@ -56,7 +57,8 @@ class FieldMapping:
         cls, pairs: Iterable[str], separator: str | None = None, format: str | None = None, summaries: str | None = None
     ) -> "FieldMapping":
         """Return the mapping of ``field=path`` pairs. Raises ValueError for a wrong pair or an unknown format."""
-        if format is not None and format not in (*FORMATS, *PUBLISHED):
+        format, _, table = (format or "").partition(":")
+        if format and format not in (*FORMATS, *PUBLISHED):
             raise ValueError(
                 f"unknown format {reprlib.repr(format)}; name a format of files ({', '.join(FORMATS)}) or a dataset "
                 f"({', '.join(PUBLISHED)})"
@@ -74,7 +76,7 @@ class FieldMapping:
                 raise ValueError(f"maps {name} twice, to {' and '.join(found[name])}; it takes one path: remove one")
         if "documents" in found and "paragraphs" in found:
             raise ValueError("maps both documents and paragraphs; a cluster has only one of them: remove one")
-        return cls(found, separator, format, summaries)
+        return cls(found, separator, format or None, summaries, table)
 
     def unused_options(self) -> list[str]:
         """Return a message for each option that had no effect on the rows read.

@@ -15,6 +15,7 @@ from pathlib import Path
 from raysum.errors import UserError
 from raysum.runtime.remote import is_url
 from raysum.sources.archives import is_archive, unpacked
+from raysum.sources.conversations import is_slack_export
 from raysum.sources.documents.read import SUFFIXES
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.folders import (
@@ -25,7 +26,7 @@ from raysum.sources.folders import (
     names_in,
     say_skipped,
 )
-from raysum.sources.formats import EXTENSIONS, FOLDERS, FORMATS, PAIRED, TEXT, Format, format_by_name, format_of
+from raysum.sources.formats import EXTENSIONS, FOLDERS, FORMATS, PAIRED, SLACK, TEXT, Format, format_by_name, format_of
 from raysum.sources.pairing import summaries_beside
 from raysum.sources.record import Record, split_of
 from raysum.sources.staging import add_origin, origin_url, stage, staged_path, with_urls
@@ -66,7 +67,8 @@ class RawSource:
             add_origin(*self.archive)
             path = path if path.exists() else unpacked(self.archive[1]) / path.relative_to(self.archive[0])
         try:
-            for record in self.format.read(path, self.summaries) if self.summaries else self.format.read(path):
+            part = self.summaries or self.mapping.table
+            for record in self.format.read(path, part) if part else self.format.read(path):
                 if is_empty and self.format.is_table:
                     self.mapping.check_columns(path, record.raw)
                 is_empty = False
@@ -96,7 +98,7 @@ def find_sources(
     try:
         sources = [source for path in paths for source in _sources_at(path, mapping)]
         for source in sources:
-            if source.format in (FOLDERS, PAIRED, FORMATS[TEXT]):
+            if source.format in (FOLDERS, PAIRED, SLACK, FORMATS[TEXT]):
                 mapping.check_texts(source.path)
     except UserError as error:
         raise UserError(with_urls(str(error))) from None
@@ -141,6 +143,9 @@ def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
             if summaries:
                 size = sum(file.stat().st_size for file in documents.rglob("*") if file.is_file())
                 return [RawSource(documents, _split_in_name(path), PAIRED, size, mapping, summaries)]
+            if is_slack_export(path):
+                size = sum(file.stat().st_size for file in path.rglob("*.json"))
+                return [RawSource(path, None, SLACK, size, mapping)]
             items, clusters = _look_into(path, form is not FOLDERS)
             if not clusters:
                 return [source for item in items for source in _expand(item, mapping)]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from raysum.errors import UserError
+from raysum.sources.conversations import read_mailbox, read_slack
 from raysum.sources.documents.read import is_document
 from raysum.sources.documents.unsupported import identify
 from raysum.sources.folders import read_folder
@@ -16,8 +17,9 @@ from raysum.sources.pairing import SOURCES, read_paired, read_pairs
 from raysum.sources.published import read_story, read_torch_list
 from raysum.sources.record import Record
 from raysum.sources.staging import head
-from raysum.sources.tables import read_arrow, read_csv, read_parquet, read_tsv
+from raysum.sources.tables import read_arrow, read_csv, read_parquet, read_sheet, read_sqlite, read_tsv
 from raysum.sources.tensor2tensor import CONTENT, read_wikis
+from raysum.sources.web import read_feed, read_warc
 
 _HEAD = 4096  # bytes compared with signatures
 _COMPRESSION = 4  # bytes of text per compressed byte, about
@@ -35,7 +37,7 @@ class Format:
     name: str
     extensions: str
     pattern: str
-    read: Callable[..., Iterator[Record]]  # of a path, and the path of summaries if they are elsewhere
+    read: Callable[..., Iterator[Record]]  # of a path, and the path of summaries elsewhere or the name of a table
     signatures: tuple[bytes, ...] = ()
     is_table: bool = False
     is_text: bool = True
@@ -51,6 +53,7 @@ class Format:
 
 
 TEXT = "text"  # the format of folders in which all files are documents
+_TABLE = (True, False)  # ``is_table`` and ``is_text`` of binary tables
 _ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
 FORMATS = {
     form.name: form
@@ -62,6 +65,11 @@ FORMATS = {
         Format("parquet", ".parquet", r"\.parquet$", read_parquet, (b"PAR1",), is_table=True, is_text=False),
         Format("arrow", ".arrow", r"\.arrow$", read_arrow, _ARROW, is_table=True, is_text=False),
         Format("torch", ".pt", r"\.pt$", read_torch_list, (b"PK\x03\x04",), is_text=False),
+        Format("sqlite", ".sqlite, .db", r"\.(sqlite3?|db)$", read_sqlite, (b"SQLite format 3",), *_TABLE),
+        Format("xlsx", ".xlsx, .xls, .ods", r"(?i)\.(xlsx|xlsm|xls|ods)$", read_sheet, (), *_TABLE),
+        Format("mbox", ".mbox", r"\.mbox$", read_mailbox, (b"From ",), is_text=False),
+        Format("feed", ".rss, .atom", r"\.(rss|atom)$|(^|[._-])(feed|rss|atom)\.xml$", read_feed, (b"<rss", b"<feed")),
+        Format("warc", ".warc (.gz)", r"\.warc(\.gz)?$", read_warc, (b"WARC/",), is_text=False),
         Format("story", ".story", r"\.story$", read_story),
         Format("pairs", ".src", SOURCES.pattern, read_pairs, needs_siblings=True),
         Format(TEXT, "", r"$^", partial(read_folder, any_suffix=True)),
@@ -72,10 +80,10 @@ FORMATS = {
 }
 # Formats that no file name or option selects.
 FOLDERS = Format("folders", "folders of documents", "", read_folder)
+SLACK = Format("slack", "Slack exports", "", read_slack)
 PAIRED = Format("paired", "a folder of documents beside a folder of summaries", "", read_paired)
 EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values() if form.extensions)
 _UNSUPPORTED = {  # descriptions and remedies by suffix
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as CSV"),
     **dict.fromkeys((".7z", ".rar"), "an archive; unpack it, and give the files in it"),
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.conversations import transcript
+from raysum.sources.conversations import discord, issue, transcript
 from raysum.sources.record import LONGEST, Record, Rejected, text_record
 from raysum.sources.staging import local_content, natural_key, opened_text
 
@@ -175,6 +175,8 @@ PUBLISHED = {
         PublishedDataset("scitldr", frozenset(("source", "target", "paper_id")), _scitldr),
         PublishedDataset("dialogue", frozenset(("dialogue",)), _dialogue),
         PublishedDataset("qmsum", frozenset(("meeting_transcripts", "general_query_list")), _qmsum),
+        PublishedDataset("discord", frozenset(("guild", "channel", "messages")), discord),
+        PublishedDataset("github-issues", frozenset(("title", "body", "comments")), issue),
         PublishedDataset("arxiv-pubmed", frozenset(("article_text", "abstract_text")), _scientific),
         PublishedDataset("ms2", frozenset(("review_id", "title", "abstract", "target")), _ms2),
         PublishedDataset("multi-xscience", frozenset(("abstract", "related_work", "ref_abstract")), _multi_xscience),

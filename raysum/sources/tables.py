@@ -1,20 +1,23 @@
-"""Tables: CSV, TSV, Parquet and Arrow, with one cluster a row.
+"""Tables: CSV, TSV, Parquet, Arrow, SQLite and spreadsheets, with one cluster a row.
 
 ``documents``, ``paragraphs`` and ``summaries`` are lists; in CSV they are a JSON list, or the text of one document.
 """
 
 import csv
 import re
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from io import TextIOWrapper
+from contextlib import closing, contextmanager, suppress
+from io import BytesIO, TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
+from urllib.parse import quote
 
 from raysum.errors import UserError
+from raysum.runtime.extras import needs
 from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected, bounded_lines, decode_utf8, table_records
-from raysum.sources.staging import local_content, opened_text
+from raysum.sources.staging import local_content, opened, opened_text
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -23,6 +26,7 @@ _Row = Sequence[Any] | Rejected
 _SAMPLE = 1 << 20  # characters that decide the delimiter and the quoting
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _INVALID = re.compile("[\0\udc80-\udcff]")  # NUL, and the results of surrogateescape for bytes that are not UTF-8
+_MAX_SHEET = 1 << 30  # bytes that a spreadsheet unpacks to
 _ROWS = 16  # rows of a columnar file read at a time, since each may have LONGEST bytes
 _UNREADABLE = (ValueError, OverflowError)  # text that is not UTF-8, a date that Python does not support
 
@@ -135,6 +139,62 @@ def read_arrow(path: Path) -> Iterator[Record]:
             file = pa.ipc.open_file(source)
             reader, batches = file, (file.get_batch(number) for number in range(file.num_record_batches))
         yield from table_records(path, reader.schema.names, _numbered_rows(map(_validated, batches)))
+
+
+def read_sqlite(path: Path, table: str = "") -> Iterator[Record]:
+    """Yield one cluster a row of a table of an SQLite database, by default its only table.
+
+    Raises UserError if the database is damaged, or has no table or several ones and none is named.
+    """
+    import sqlite3
+
+    with (
+        local_content(path) as local,
+        closing(sqlite3.connect(f"file:{quote(str(local))}?mode=ro", uri=True)) as database,
+    ):
+        try:
+            database.execute("pragma trusted_schema = off")  # a view of others may not call functions
+            names = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
+            table = _chosen(path, table, [name for name in names if not name.startswith("sqlite_")], "sqlite")
+            quoted = table.replace('"', '""')
+            database.text_factory = lambda content: content.decode(errors="replace")
+            rows = database.execute(f'select * from "{quoted}"')
+            columns = [column for column, *_ in rows.description]
+            cells = ([None if isinstance(cell, bytes) else cell for cell in row] for row in rows)
+            yield from table_records(path, columns, enumerate(cells, 1))
+        except sqlite3.Error as error:
+            raise UserError(f"{path} cannot be read as an SQLite database ({error}); fetch it again") from None
+
+
+def read_sheet(path: Path, sheet: str = "") -> Iterator[Record]:
+    """Yield one cluster a row of a spreadsheet (Excel or OpenDocument), by default of its only sheet that has rows.
+
+    Raises UserError if the file is damaged or too large, or has several sheets and none is named.
+    """
+    calamine = needs("python_calamine", str(path))
+    with opened(path) as file:
+        content = file.read(LONGEST + 1)
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(BytesIO(content)) as parts:
+        if sum(part.file_size for part in parts.infolist()) > _MAX_SHEET or len(content) > LONGEST:
+            raise UserError(f"{path} is too large for a spreadsheet; save it as CSV")
+    try:
+        book = calamine.CalamineWorkbook.from_filelike(BytesIO(content))
+        sheets = {name: book.get_sheet_by_name(name).to_python() for name in book.sheet_names}
+    except (calamine.CalamineError, OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as a spreadsheet ({error}); save it again, or as CSV") from None
+    name = _chosen(path, sheet, [name for name, rows in sheets.items() if len(rows) > 1], "xlsx")
+    header, *rows = sheets[name]
+    cells = ([cell if isinstance(cell, str) or cell is None else str(cell) for cell in row] for row in rows)
+    numbered = ((number, row) for number, row in enumerate(cells, 2) if any(row))
+    yield from table_records(path, [str(cell) for cell in header], numbered)
+
+
+def _chosen(path: Path, name: str, names: Sequence[str], format: str) -> str:
+    """Return ``name`` or the only one of ``names``. Raises UserError if there is none."""
+    if name in names or not name and len(names) == 1:
+        return name or names[0]
+    available = ", ".join(names) or "none"
+    raise UserError(f"{path} has the tables {available}; name one with --format {format}:NAME")
 
 
 def _validated(batch: "RecordBatch") -> "RecordBatch":
