@@ -128,17 +128,29 @@ def _check_redundancy(value: Any) -> Any:
     raise ValueError("must be a number from 0 to 1, trigram or mmr")
 
 
+LIMITS = ("words", "sentences", "characters", "percent")  # of the length of a summary that extracts
+
+
 class ExtractConfig(Section):
     """Decoding settings of the systems that extract sentences."""
 
     words: Count | None = Field(
         None,
         le=10_000,
-        description="maximum words of a summary, 100 if sentences is not set; if every sentence is longer, the best "
+        description="maximum words of a summary, 100 if no length is set; if every sentence is longer, the best "
         "one that is at most 20 % longer, or the shortest one",
     )
     sentences: Count | None = Field(
         None, le=10_000, description="maximum sentences of a summary; training tunes the default on the valid split"
+    )
+    characters: Count | None = Field(None, le=100_000, description="maximum characters of a summary, instead of words")
+    percent: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="maximum words of a summary, in percent of the words of its sources"
+    )
+    readable: bool | None = Field(
+        None,
+        description="print sentences that can be read alone: those that continue another only after it, the first "
+        "person only with its speaker, no fragments and citation marks (default true, except lead3 and oracle)",
     )
     redundancy: Annotated[float | Literal["trigram", "mmr"] | None, BeforeValidator(_check_redundancy)] = Field(
         None,
@@ -147,6 +159,6 @@ class ExtractConfig(Section):
     )
 
     def changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values with ``changes``; setting one of the two limits removes the other."""
-        limits = {"words": None, "sentences": None} if {"words", "sentences"} & changes.keys() else {}
+        """Return the values with ``changes``; setting one of the limits removes the others."""
+        limits = dict.fromkeys(LIMITS) if changes.keys() & {*LIMITS} else {}
         return super().changed(limits | dict(changes))

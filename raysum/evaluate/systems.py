@@ -15,8 +15,10 @@ from raysum.decode.citations import annotated
 from raysum.decode.domain_shift import figures
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
+from raysum.extract.selection import WORDS, take
+from raysum.extract.source_texts import SourceTexts
 from raysum.extract.summarizer import Extractor, extracted_summary
-from raysum.extract.systems import WORDS, Extractive, SourceTexts, take
+from raysum.extract.systems import Extractive
 from raysum.prepare.row_builder import as_sentences
 from raysum.runtime.progress import say
 from raysum.text.sentences import sentence_spans

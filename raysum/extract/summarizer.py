@@ -11,12 +11,13 @@ from raysum.config.problems import changed, validate
 from raysum.config.sections import LoadConfig
 from raysum.decode.summary import Citation, NoSummary, Sentence, Summary, attempted, name_of
 from raysum.errors import UserError
-from raysum.extract.systems import Extractive, SourceTexts, TrainedExtractive, most_words, take
+from raysum.extract.selection import Length, take
+from raysum.extract.source_texts import SourceTexts
+from raysum.extract.systems import Extractive, TrainedExtractive
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.prepare.passages import MAX_SENTENCES, passages
 from raysum.runs.folder import Run
 from raysum.sources.record import Rejected
-from raysum.text.tfidf import count_words
 
 if TYPE_CHECKING:
     from raysum.decode.summarizer import Summarizer
@@ -140,31 +141,43 @@ def _sentences(cluster: Cluster) -> dict[str, Any]:
     spans = zip(*((one.document, one.paragraph, one.start, one.quote) for one in found), strict=True)
     columns = dict(zip(("document", "paragraph", "char_start", "text"), spans, strict=True))
     names = [name for name, _ in cluster.documents]
-    return {"id": cluster.id, "source": names, "summary": next(iter(cluster.summaries), ""), **columns}
+    return {
+        "id": cluster.id,
+        "title": cluster.title,
+        "source": names,
+        "summary": next(iter(cluster.summaries), ""),
+        **columns,
+    }
 
 
 def extracted_summary(system: Extractive, settings: ExtractConfig, row: Mapping[str, Any]) -> Summary:
     """Return the summary of a row of kind extraction by the sentences that ``system`` takes, in their order.
 
-    A summary of more words than ``settings`` allow has a warning.
+    A summary that is longer than ``settings`` allow has a warning.
     """
-    texts = [" ".join(quote.split()) for quote in row["text"]]
-    source = SourceTexts(texts, [int(document) for document in row["document"]], row["summary"], row)
-    chosen = sorted(take(system, source, settings))
-    sentences, text = list[Sentence](), ""
-    for number in chosen:
-        text += " " * (text != "" and text[-1] not in _NO_SPACE_AFTER)
-        cited, span = [Citation.of(row, number, 1.0)], {"start": len(text), "end": len(text) + len(texts[number])}
-        sentences.append(Sentence(text=texts[number], citations=cited, support=1.0, **span))
-        text += texts[number]
-    limit, length = most_words(settings), sum(count_words(texts[number]) for number in chosen)
-    too_long = f"no sentence has {limit} words or fewer: this one has {length}"
+    source = SourceTexts.of(row, system.readable if settings.readable is None else settings.readable)
+    chosen, length = sorted(take(system, source, settings)), Length.of(settings, source)
+    texts = source.candidates.printed(chosen) if source.candidates else [source.texts[number] for number in chosen]
+    sentences, whole = list[Sentence](), ""
+    for number, text in zip(chosen, texts, strict=True):
+        whole += " " * (whole != "" and whole[-1] not in _NO_SPACE_AFTER)
+        cited, span = _citations(row, source, number), {"start": len(whole), "end": len(whole) + len(text)}
+        sentences.append(Sentence(text=text, citations=cited, support=1.0, **span))
+        whole += text
+    size = length.count(whole)
+    too_long = f"no sentence has {length.limit} {length.unit} or fewer: this one has {size}"
     return Summary(
         id=row["id"],
-        summary=text,
+        summary=whole,
         sentences=sentences,
         attention=[],
         score=0.0,
         support=100.0,
-        warnings=[too_long] if length > limit else [],
+        warnings=[too_long] if size > length.limit else [],
     )
+
+
+def _citations(row: Mapping[str, Any], source: SourceTexts, number: int) -> list[Citation]:
+    """Return the citations of a sentence: itself, and at most two sentences of other documents with its content."""
+    numbers = [number, *source.same_content(number)]
+    return [Citation.of(row, each, 1 / len(numbers)) for each in numbers]

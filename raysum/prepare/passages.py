@@ -18,7 +18,7 @@ from raysum.text.tfidf import count_words
 MAX_SENTENCES = 2000  # of a cluster in a row of kind extraction
 _FENCE = re.compile(r"```|~~~")
 _MARKER = re.compile(r"(?:[-*+•–>]|\d{1,3}[.)])\s+")  # of a list's item
-_OPENING = re.compile(r"""["'“”„«‘‚(\[¿¡「『（*_]*\w""")
+_OPENING = re.compile(r"""["'“”„«‘‚(\[¿¡「『（*_]*#?\w""")
 _MIN_WORDS = 4  # of a sentence
 _LINE_END = 24  # characters that show whether a line ends a sentence
 _MARKUP = "#|=<"

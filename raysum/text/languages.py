@@ -7,6 +7,7 @@ of twenty words). For other scripts, the Unicode names of most letters decide.
 import unicodedata
 from collections import Counter
 
+from raysum.text.names import FUNCTION_WORDS
 from raysum.text.tfidf import words
 
 LANGUAGE = "language "  # prefix of the counts of sampled texts by language
@@ -24,6 +25,8 @@ _SMALL_WORDS = {
 }
 _OF = {name: frozenset(small.split()) for name, small in _SMALL_WORDS.items()}
 OTHER = "not told"
+_STEM = 5  # letters of a word that are compared, so that its endings do not count
+_NO_CONTENT = {**_OF, "English": FUNCTION_WORDS | _OF["English"]}
 
 
 def language(text: str) -> str:
@@ -40,3 +43,9 @@ def language(text: str) -> str:
     counts = {name: sum(map(small.__contains__, found)) for name, small in _OF.items()}
     first, second = sorted(counts, key=counts.__getitem__, reverse=True)[:2]
     return first if counts[first] >= _MIN_WORDS and counts[first] > counts[second] else OTHER
+
+
+def content_words(text: str, name: str) -> list[str]:
+    """Return the first five letters of each word of ``text`` that is no function word of the language ``name``."""
+    excluded = _NO_CONTENT.get(name, frozenset())
+    return [word[:_STEM] for word in words(text) if word not in excluded]

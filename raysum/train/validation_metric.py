@@ -15,7 +15,9 @@ from raysum.data.dataset import Dataset
 from raysum.data.rows import Row, references
 from raysum.decode.summarizer import Summarizer
 from raysum.evaluate.scorers import FIGURES, score_table, scorer_of
-from raysum.extract.systems import SourceTexts, TrainedExtractive, take
+from raysum.extract.selection import take
+from raysum.extract.source_texts import SourceTexts
+from raysum.extract.systems import TrainedExtractive
 from raysum.metrics import rouge
 from raysum.metrics.statistics import pairs_of
 from raysum.runs.folder import Run

@@ -1,0 +1,162 @@
+"""The sentences of a cluster as a summary prints them: clean, with their speakers, and after those that they continue.
+
+M sentences of a row of kind extraction, in order.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from raysum.text.languages import language
+from raysum.text.readability import clean, continues, is_first_person, is_fragment, is_scholarly, without_connective
+
+_TURN = re.compile(r"(?:[\[(]?[\d:.,]+[\])]?\s+)?(#?\w[\w.#' -]{0,39}?)\s*:\s+(?=\S)")  # "Anna:" at a line's beginning
+_FEWEST_TURNS, _TURNS = 3, 0.2  # sentences with a speaker before them, and their share, that make a document a dialogue
+_HEADING = re.compile(
+    r"\W*(?:\d+(?:\.\d+)*\.?\s+\w|(?:abstract|introduction|background|related work|methods?|results?|discussion"
+    r"|conclusions?|summary|acknowledge?ments?)\b)",
+    re.IGNORECASE,
+)
+_OTHER_PAPER = re.compile(r"(?:cited by|citing|cites)\b", re.IGNORECASE)
+_GENERIC = re.compile(r"(?:paragraph|text|document|doc|page|file|standard input)?[\s_.#-]*\d*", re.IGNORECASE)
+_ADJACENT = 2  # characters, at most, between a sentence and the next one
+_SAMPLED, _CHARACTERS = 20, 4000  # sentences and characters that show the language
+_LOWER = 0.3  # share of sentences in lower case in texts that have no capitals
+_CHAIN = 2  # sentences that one may continue
+_LONGEST_NAME = 40
+
+
+class Candidates:
+    """The sentences [M] of a row that a summary may print. A sentence is read when it is asked for.
+
+    ``documents`` [M] are their documents, ``language`` is the language of most of them.
+    """
+
+    def __init__(self, row: Mapping[str, Any]):
+        self.raw: Sequence[str] = row["text"]
+        self.documents = [int(document) for document in row["document"]]
+        self.language = language(" ".join(self.raw[:: max(1, len(self.raw) // _SAMPLED)])[:_CHARACTERS])
+        self._scholarly = is_scholarly(" ".join(self.raw))
+        self._turns, self._previous = _turns(row, self.documents), _previous(row, self.documents)
+        self._voices = _voices(row["source"], {*self.documents})
+        self._texts = dict[int, str]()
+        sizes, lower = Counter(self.documents), Counter[int]()
+        lower.update(document for document, text in zip(self.documents, self.raw, strict=True) if text[:1].islower())
+        self._uncased = {document for document, count in lower.items() if count > _LOWER * sizes[document]}
+
+    def text(self, number: int) -> str:
+        """Return a sentence, clean and without the mark of its speaker."""
+        if number not in self._texts:
+            mark, speaker = self._turns[number]
+            text = clean(self.raw[number][len(mark) :], self._scholarly, self.language, is_spoken=bool(speaker))
+            is_uncased = bool(speaker) or self.documents[number] in self._uncased
+            self._texts[number] = text[:1].upper() + text[1:] if is_uncased else text
+        return self._texts[number]
+
+    def speaker(self, number: int) -> str | None:
+        """Return who says a sentence if readers have to know, otherwise ""; None if it is not known."""
+        if turn := self._turns[number][1]:
+            return turn
+        is_personal = is_first_person(self.text(number), self.language)
+        return self._voices[self.documents[number]] if is_personal else ""
+
+    def personal(self) -> list[bool]:
+        """Return for each sentence whether it is in the first person, and so needs the name of its document."""
+        if not any(self._voices.values()):
+            return [False] * len(self.raw)
+        return [
+            not speaker and is_first_person(text, self.language)
+            for text, (_, speaker) in zip(self.raw, self._turns, strict=True)
+        ]
+
+    def group(self, number: int, taken: Sequence[int]) -> list[int]:
+        """Return a sentence after those that it continues and that are not ``taken``; [] if it cannot be printed."""
+        group = [number]
+        while continues(without_connective(self.text(group[0])), self.language):
+            before = self._previous[group[0]]
+            if before in taken:
+                break
+            if before < 0 or len(group) > _CHAIN:
+                return []
+            group.insert(0, before)
+        return group if all(map(self._is_usable, group)) else []
+
+    def _is_usable(self, number: int) -> bool:
+        text = without_connective(self.text(number))
+        return not (text[:1].islower() or is_fragment(text)) and self.speaker(number) is not None
+
+    def alone(self, number: int) -> str:
+        """Return a sentence as it is printed without its neighbours."""
+        return self._spoken(without_connective(self.text(number)), number)
+
+    def printed(self, numbers: Sequence[int]) -> list[str]:
+        """Return the sentences ``numbers`` in this order. A speaker is named once for several sentences in a row."""
+        texts, before = list[str](), -1
+        for number in numbers:
+            follows = before >= 0 and self._previous[number] == before
+            text = self.text(number) if follows else without_connective(self.text(number))
+            same = before >= 0 and self._voice(before) == self._voice(number)
+            texts.append(text if same else self._spoken(text, number))
+            before = number
+        return texts
+
+    def _voice(self, number: int) -> tuple[int, str | None]:
+        return self.documents[number], self.speaker(number)
+
+    def _spoken(self, text: str, number: int) -> str:
+        speaker = self.speaker(number)
+        return f"{speaker}: {text}" if speaker else text
+
+
+def _turns(row: Mapping[str, Any], documents: Sequence[int]) -> list[tuple[str, str]]:
+    """Return for each sentence the speaker mark at its beginning, and the speaker of its turn, if it is a dialogue."""
+    found = [_TURN.match(text) for text in row["text"]]
+    marked, sizes = Counter(d for d, match in zip(documents, found, strict=True) if match), Counter(documents)
+    dialogues = {d for d, count in marked.items() if count >= max(_FEWEST_TURNS, _TURNS * sizes[d])}
+    turns, speaker, before = list[tuple[str, str]](), "", (-1, -1)
+    for match, document, paragraph in zip(found, documents, map(int, row["paragraph"]), strict=True):
+        if document not in dialogues:
+            turns.append(("", ""))
+            continue
+        if match:
+            speaker = match[1].strip("# ")
+        elif (document, paragraph) != before:
+            speaker = ""
+        before = document, paragraph
+        turns.append((match[0] if match else "", speaker))
+    return turns
+
+
+def _previous(row: Mapping[str, Any], documents: Sequence[int]) -> list[int]:
+    """Return the number of the sentence directly before each sentence, or -1 if other text or nothing is there."""
+    starts = [int(start) for start in row["char_start"]]
+    numbers = [-1] * len(starts)
+    for number in range(1, len(starts)):
+        gap = starts[number] - starts[number - 1] - len(row["text"][number - 1])
+        if documents[number] == documents[number - 1] and gap <= _ADJACENT:
+            numbers[number] = number - 1
+    return numbers
+
+
+def _voices(names: Sequence[str], used: set[int]) -> dict[int, str | None]:
+    """Return who speaks in the first person in each document: its name, "" for the subject itself, None if unknown.
+
+    The subject speaks in its only document and in the sections of a paper, but not in papers that cite it.
+    """
+    others = {number for number in used if _OTHER_PAPER.match(names[number] or "")}
+    own = used - others
+    is_paper = 2 * sum(_HEADING.match(names[number] or "") is not None for number in own) >= len(own) > 0
+    if is_paper or len(used) == 1:
+        return {number: None if number in others else "" for number in used}
+    return {number: None if number in others else _speaker(names[number], number) for number in used}
+
+
+def _speaker(name: str | None, number: int) -> str:
+    """Return the name of a document as a speaker: without folders, the end of a file name and underscores."""
+    plain = PurePath(name or "").name
+    plain = re.sub(r"\.\w{1,8}$", "", plain).replace("_", " ").strip()
+    if not plain or _GENERIC.fullmatch(plain):
+        return f"Document {number + 1}"
+    return plain[:1].upper() + plain[1:_LONGEST_NAME]
