@@ -85,7 +85,8 @@ class Candidates:
 
     def _is_usable(self, number: int) -> bool:
         text = without_connective(self.text(number))
-        return not (text[:1].islower() or is_fragment(text)) and self.speaker(number) is not None
+        is_sentence = not (text[:1].islower() or is_fragment(text, bool(self._turns[number][1])))
+        return is_sentence and self.speaker(number) is not None
 
     def alone(self, number: int) -> str:
         """Return a sentence as it is printed without its neighbours."""

@@ -13,6 +13,7 @@ import numpy as np
 from raysum.extract.candidates import Candidates
 from raysum.prepare.ranking import best_first
 from raysum.text.languages import content_words
+from raysum.text.names import WORD, is_name
 from raysum.text.tfidf import TfIdf, words
 
 _RELEVANCE = 0.7  # weight of relevance in MMR (lambda); 0.3 is the weight of the distance from taken texts
@@ -60,7 +61,7 @@ class SourceTexts:
         return self.candidates.group(number, taken) if self.candidates else [number]
 
     def same_content(self, number: int) -> list[int]:
-        """Return at most two texts of other documents that say the same as a candidate, with the same numbers."""
+        """Return at most two texts of other documents that say the same as a candidate, with the same names."""
         if self.candidates is None:
             return []
         near = self.vectors.nearness(number)
@@ -68,7 +69,7 @@ class SourceTexts:
         found = dict[int, int]()  # by document
         for each in order[:_COMPARED]:
             document = self.documents[each]
-            if document != self.documents[number] and _numbers(self.texts[each]) == _numbers(self.texts[number]):
+            if document != self.documents[number] and _names(self.texts[each]) == _names(self.texts[number]):
                 found.setdefault(document, each)
         return [*found.values()][:_MERGED]
 
@@ -130,5 +131,6 @@ def _trigrams(text: str) -> frozenset[tuple[str, ...]]:
     return frozenset(zip(tokens, tokens[1:], tokens[2:], strict=False))
 
 
-def _numbers(text: str) -> set[str]:
-    return {word for word in words(text) if word[0].isdigit()}
+def _names(text: str) -> set[str]:
+    """Return the numbers and capitalized words, but the first word."""
+    return {*filter(is_name, WORD.findall(text)[1:])}

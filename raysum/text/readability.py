@@ -85,7 +85,7 @@ _FIRST_PERSON = {
 }
 _PERSONS = {language: re.compile(pattern, re.I) for language, pattern in _FIRST_PERSON.items()}
 _NO_PERSON = re.compile(
-    r"\"[^\"]*\"|“[^”]*”|„[^“]*“|«[^»]*»|「[^」]*」|\bUS\b|\bI(?=[.,)]|\s+(?:and|or)\s+I{2})|\bI{2,}\b"
+    r"\"[^\"]*\"|“[^”]*”|„[^“]*“|«[^»]*»|「[^」]*」|\bUS\b|\bI(?=[.,)])|\bI{2,}\b"
 )  # quotations, a country and Roman numerals
 _TEXTS = r"(?:\w+ )?(?:paper|article|work|study|thesis|report|survey|chapter)\b"
 _ITSELF = re.compile(rf"\b(?:this|these|our|the present) {_TEXTS}", re.I)
@@ -97,11 +97,11 @@ _GLUED = re.compile(r"[a-z]{3,}\.\d{1,2}\s+[A-Z]|[a-z]\.[A-Z][a-z]|[a-z]{2,}\d\.
 _BROKEN_END = re.compile(r"(?:\b[A-Z]\.){2,}$|\b(?:Fig|Eq|No|vs|e\.g|i\.e|Dr|Mr|Mrs|cf)\.$")
 _MOJIBAKE = re.compile("\ufffd|[ÃÂâ][\u0080-\u00bf€™œ\u2018-\u201e]")
 _PAIRS = ("()", "[]", "{}", "“”", "«»")
-_MIN_CONTENT = 3  # words other than function words and those that only answer
-_MIN_LETTERS = 0.65  # share of letters in the characters of a sentence, without blanks
+_MIN_WRITTEN, _MIN_SPOKEN = 2, 3  # words other than function words and those that only answer
+_MIN_LETTERS = 0.55  # share of letters in the characters of a sentence, without blanks
 _MAX_SIGNS = 0.4  # share of words of one letter or sign; a formula has more
 _ONE_LETTER = frozenset("aieoyà")  # words
-_ANSWERS = frozenset(
+_EMPTY_WORDS = FUNCTION_WORDS.union(
     re.findall(r"\w+", "yeah yes no okay ok right sure well oh ah hm hmm mm uh um like know think mean really")
 )
 
@@ -172,7 +172,7 @@ def is_first_person(text: str, language: str = "English") -> bool:
     return bool(_PERSONS.get(language, _PERSONS["English"]).search(spoken) or _ITSELF.search(spoken))
 
 
-def is_fragment(text: str) -> bool:
+def is_fragment(text: str, is_spoken: bool = False) -> bool:
     """Return whether a clean text is no sentence to print: part of a formula, list or heading, or too little.
 
     It also is if it has damaged characters, an open bracket, or points to a figure, table, section or equation.
@@ -188,5 +188,5 @@ def is_fragment(text: str) -> bool:
         return False  # the rest counts words between blanks
     tokens = text.split()
     signs = sum(len(token.strip(".,;:()")) < 2 and token.lower() not in _ONE_LETTER for token in tokens)
-    content = {word.lower() for word in re.findall(r"\w+", text)} - FUNCTION_WORDS - _ANSWERS
-    return signs > _MAX_SIGNS * len(tokens) or len(content) < _MIN_CONTENT
+    content = {word.lower() for word in re.findall(r"\w+", text)} - _EMPTY_WORDS
+    return signs > _MAX_SIGNS * len(tokens) or len(content) < (_MIN_SPOKEN if is_spoken else _MIN_WRITTEN)

@@ -105,7 +105,7 @@ def test_the_papers_baselines_take_the_length_of_the_reference(name, row, texts)
 def test_what_is_taken_is_cited_to_its_paragraph(rows, system):
     for row, one in zip(rows, system.summarize(rows, rows), strict=True):
         places = [*zip(row["document"].tolist(), row["paragraph"].tolist(), strict=True)]
-        cited = [(part, citation) for part in one.sentences for citation in part.citations]
+        cited = [(part, citation) for part in one.sentences for citation in part.citations[:1]]
         assert len(cited) == len(one.sentences) - (system.name == "lead-paper") > 0
         for part, citation in cited:
             paragraph = row["text"][places.index((citation.document, citation.paragraph))]
@@ -263,7 +263,7 @@ def test_facts_and_citations_are_summed_before_they_are_divided():
 
 
 def test_the_difference_in_facts_is_that_of_a_plain_paired_bootstrap_of_all_facts_together(data):
-    result = compared(data, "test", "lexrank", "lead", "oracle")
+    result = compared(data, "test", "lexrank", "mmr", "oracle")
     columns = ("facts_right", "facts_wrong", "facts_total")
     counts = {name: part[[*columns]].to_numpy().tolist() for name, part in result.scores.groupby("system")}
 
@@ -271,7 +271,7 @@ def test_the_difference_in_facts_is_that_of_a_plain_paired_bootstrap_of_all_fact
         right, wrong, true = map(sum, zip(*examples, strict=True))
         return 100 * 2 * right / (right + wrong + true)
 
-    for other in ("lead", "oracle"):
+    for other in ("mmr", "oracle"):
         gaps = []
         for drawn in np.random.default_rng(0).integers(12, size=(1000, 12)).tolist():
             ours, theirs = ([counts[name][example] for example in drawn] for name in ("lexrank", other))

@@ -119,9 +119,9 @@ def test_it_is_evaluated_beside_lead_and_lexrank_of_the_same_length(folder):
     for line in lines:
         for system in found.systems:
             for sentence in line["notes"][system]["sentences"]:
-                (cited,) = sentence["citations"]
-                text = raw[line["id"]]["documents"][cited["document"]]["text"]
-                assert text[cited["start"] : cited["end"]] == cited["quote"]
+                for cited in sentence["citations"]:
+                    text = raw[line["id"]]["documents"][cited["document"]]["text"]
+                    assert text[cited["start"] : cited["end"]] == cited["quote"]
     loaded = raysum.load(str(folder / "run"))
     assert lines[0]["run"] == loaded.summarize_many([raw[lines[0]["id"]]])[0].summary
     longer = raysum.evaluate(folder / "run", folder / "labelled", split="valid", limit=4, decode={"words": 40})

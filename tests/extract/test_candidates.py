@@ -1,0 +1,118 @@
+"""Which sentences a summary prints, and how: after their predecessors, with their speakers, each content once."""
+
+import pytest
+
+import raysum
+
+
+def summary_of(documents, title="", system="lead", **settings):
+    return raysum.load(system).summarize(title, documents, **settings)
+
+
+def printed(documents, **settings):
+    return [sentence.text for sentence in summary_of(documents, **settings).sentences]
+
+
+BRIDGE = "The city opened the old bridge on Monday. But it stays closed to trucks. The mayor praised the builders."
+
+
+def test_a_sentence_that_continues_another_comes_only_after_it():
+    assert printed([BRIDGE], words=30) == BRIDGE.replace(". ", ".|").split("|")
+    later = "Photographs of the town hall are missing today!\n\n# Traffic\n\nBut it stays closed to trucks."
+    assert printed([later]) == ["Photographs of the town hall are missing today!"]
+    gone = BRIDGE.split(". ", 1)[1]
+    assert printed([gone]) == ["The mayor praised the builders."]
+
+
+def test_a_connective_is_printed_only_after_the_sentence_before_it():
+    text = "The bridge needs new cables next year. However, the city council has no money left."
+    assert printed([text], words=30)[1] == "However, the city council has no money left."
+    assert printed([text.split(". ")[1]]) == ["The city council has no money left."]
+
+
+def test_the_first_person_has_its_speaker():
+    documents = [
+        {"source": "reports/heritage_society.txt", "text": "We ask for a second gate. We collected many signatures."},
+        {"source": "", "text": "I saw the old gate fall down."},
+        {"source": "Daily News", "text": "The gate fell down at night."},
+    ]
+    assert printed(documents, words=40) == [
+        "Heritage society: We ask for a second gate.",
+        "We collected many signatures.",
+        "Document 2: I saw the old gate fall down.",
+        "The gate fell down at night.",
+    ]
+    assert printed(["We measured the gate of the city."]) == ["We measured the gate of the city."]
+
+
+def test_papers_that_cite_the_subject_do_not_speak():
+    documents = [
+        {"source": "1 Introduction", "text": "We present a parser for trees."},
+        {"source": "2 Methods", "text": "The parser reads words from left to right."},
+        {
+            "source": "cited by P01-1",
+            "text": "We use another tagger here. Smith describes a parser for trees of words.",
+        },
+    ]
+    assert printed(documents, words=60) == [
+        "We present a parser for trees.",
+        "The parser reads words from left to right.",
+        "Smith describes a parser for trees of words.",
+    ]
+
+
+def test_turns_of_a_dialogue_have_their_speakers():
+    text = (
+        "Anna: Um , the remote should be yellow and small.\nBen: Yeah , okay.\n"
+        "Ben: The the battery must last two years. A lamp needs too much power.\nAnna: The price is twelve euros.\n"
+    )
+    summary = summary_of([{"source": "meeting.txt", "text": text}])
+    assert [sentence.text for sentence in summary.sentences] == [
+        "Anna: The remote should be yellow and small.",
+        "Ben: The battery must last two years.",
+        "A lamp needs too much power.",
+        "Anna: The price is twelve euros.",
+    ]
+    for sentence in summary.sentences:
+        (citation,) = sentence.citations
+        assert text[citation.start : citation.end] == citation.quote
+
+
+def test_equal_contents_are_one_sentence_with_both_citations():
+    said = "The storm destroyed forty houses near the harbour of Lisbon."
+    near = "Near the harbour of Lisbon, the storm destroyed forty houses."
+    summary = summary_of([said, f"{near} Schools remain closed until Friday morning."], system="lexrank")
+    (merged,) = [sentence for sentence in summary.sentences if "forty" in sentence.text]
+    assert sorted(citation.document for citation in merged.citations) == [0, 1]
+    assert sum(citation.weight for citation in merged.citations) == pytest.approx(1)
+    other = summary_of([said, near.replace("forty", "50")], system="lexrank")
+    assert all(len(sentence.citations) == 1 for sentence in other.sentences)
+
+
+def test_two_sentences_do_not_begin_alike():
+    documents = [
+        "The new report says that rivers are clean.",
+        "The new report says nothing about lakes and ponds of the north.",
+    ]
+    assert len(printed(documents)) == 1 and len(printed(documents, redundancy=1)) == 2
+
+
+def test_rules_do_not_apply_if_they_leave_nothing_or_are_switched_off():
+    gone = "But it stays closed to trucks. They wait at home."
+    assert printed([gone]) == gone.replace(". ", ".|").split("|")
+    assert printed([BRIDGE.split(". ", 1)[1]], readable=False)[0] == "But it stays closed to trucks."
+
+
+@pytest.mark.parametrize("length", [{"characters": 100}, {"percent": 50}, {"sentences": 1}, {"words": 9}])
+def test_lengths_are_in_whole_sentences(length):
+    text = " ".join(f"The river number {number} is {number} kilometres long." for number in range(1, 11))
+    summary = summary_of([text], **length, redundancy=1)
+    (unit,) = length
+    sizes = {
+        "characters": len(summary.summary),
+        "sentences": len(summary.sentences),
+        "words": len(summary.summary.split()),
+    }
+    sizes["percent"] = 100 * sizes["words"] / len(text.split())
+    assert 0 < sizes[unit] <= length[unit] and summary.summary.endswith("long.")
+    assert sizes[unit] > 0.6 * length[unit] and not summary.warnings

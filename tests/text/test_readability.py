@@ -1,0 +1,100 @@
+"""Clean sentences, and what a sentence needs to be read alone. Expected texts are written by hand."""
+
+import pytest
+
+from raysum.text.readability import clean, continues, is_first_person, is_fragment, is_scholarly, without_connective
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("Tom &amp; Jerry said [12, 13] &quot;no&quot; to all.", 'Tom & Jerry said "no" to all.'),
+        ("The hotel , isn ' t it , was cheap .", "The hotel, isn't it, was cheap."),
+        ("So um , the remote {disfmarker} is yellow .", "So the remote is yellow."),
+        ("Rates rose[citation needed] (see Figure 3) in May (May 2003).", "Rates rose in May (May 2003)."),
+        ("It was developed in [Sid83].", "It was developed in [Sid83]."),
+        ("He was born (in 1987) in Paris.", "He was born (in 1987) in Paris."),
+    ],
+)
+def test_marks_entities_and_fillers_are_removed(raw, expected):
+    assert clean(raw) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("Models (Wu, 2002; Lee et al., 2003) 1 by words.", "Models by words."),
+        ("Liu et al (2006) propose trees.", "Liu et al. propose trees."),
+        ("In (Hulth, 2003), trees (see Kim (2001) for more) grow.", "In Hulth, trees (see Kim for more) grow."),
+        ("In recent work, (Hulth, 2003) proposes features.", "In recent work, Hulth proposes features."),
+        ("Olmsted (1903) and Kim (2001a; 2001b) agree [Church 1988].", "Olmsted and Kim agree."),
+        ("It was held in Rome (May 2003).", "It was held in Rome (May 2003)."),
+    ],
+)  # fmt: skip
+def test_author_year_citations_of_scholarly_texts_are_removed(raw, expected):
+    assert clean(raw, scholarly=True) == expected
+
+
+def test_a_text_is_scholarly_if_it_often_cites():
+    assert is_scholarly("As Wu et al. and Lee et al. say (Kim, 2001), so do others.")
+    assert not is_scholarly("The film (Titanic, 1997) won eleven prizes in March 1998.")
+
+
+def test_spoken_repetitions_are_printed_once():
+    assert clean("I I think w we should , you you know , go .", is_spoken=True) == "I think we should, you know, go."
+    assert clean("They had had enough.") == "They had had enough."
+
+
+@pytest.mark.parametrize(
+    "text", ["But it rained.", "They left.", "Those are old.", "However it rained.", "This is bad."]
+)
+def test_a_sentence_that_continues_another_is_found(text):
+    assert continues(text)
+    assert not continues("The river is long.") and not continues("This paper presents a parser.")
+
+
+def test_continuing_words_belong_to_languages():
+    assert continues("Die Stadt ist alt.", "Dutch") and not continues("Die Stadt ist alt.", "German")
+    assert continues("然而，河流很长。", "Chinese") and not continues("河流很长。", "Chinese")
+    assert continues("Однако река длинная.", "Cyrillic script")
+
+
+def test_a_connective_is_removed():
+    assert without_connective("However, the river is long.") == "The river is long."
+    assert without_connective("Finally the river is long.") == "Finally the river is long."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("We measured the river.", True),
+        ("The river is ours.", True),
+        ("In this paper, the river is measured.", True),
+        ('"We measured the river," said Ann.', False),
+        ("The US Army was in World War I, and in World War II.", False),
+        ("The river is long.", False),
+    ],
+)
+def test_the_first_person_is_found_outside_of_quotations(text, expected):
+    assert is_first_person(text) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The model uses factorization.1 At each step it reads.",
+        "Yeah, yeah, okay.",
+        "Results are in Table 3 of the appendix.",
+        "The speed (in metres was high on all days.",
+        "where p(x) = 0.3 · q / 2 + 1, for x > 0.",
+        "The cafÃ© was closed in the summer.",
+        "It was developed in [12] for text.",
+    ],
+)
+def test_fragments_are_found(text):
+    assert is_fragment(text)
+
+
+@pytest.mark.parametrize("text", ["Rome lies on the Tiber.", "大教堂于1436年完工！", "Волга впадает в море.", "It is the capital of Italy."])  # fmt: skip  # noqa: E501
+def test_sentences_are_no_fragments(text):
+    assert not is_fragment(text)
