@@ -40,6 +40,18 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RAYSUM_CACHE") or "~/.cache/raysum").expanduser().absolute()
 
 
+def writable_cache() -> Path:
+    """Return the cache folder, which is created. Raises UserError if it cannot be written."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(f"cannot write the cache {folder} ({error.strerror}); set RAYSUM_CACHE") from None
+    return folder
+
+
 def kept() -> Path:
     """Return the folder of all mirrors."""
     return cache_folder() / "kept"
@@ -63,12 +75,7 @@ def local(path: str | os.PathLike[str]) -> Path:
     parts = [_ROOT] * rest.startswith("/") + [part for part in rest.split("/") if part]
     if ".." in parts or not parts:
         raise UserError(f"{protocol}://... is no path on a store; write {protocol}://BUCKET/FOLDER")
-    try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        if not os.access(cache_folder(), os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise UserError(f"cannot write the cache {cache_folder()} ({error.strerror}); set RAYSUM_CACHE") from None
+    writable_cache()
     return kept() / protocol / Path(*parts)
 
 

@@ -19,7 +19,7 @@ import psutil
 
 from raysum.errors import UserError
 from raysum.runtime.progress import say
-from raysum.runtime.remote import cache_folder
+from raysum.runtime.remote import writable_cache
 from raysum.sources.staging import add_origin, local_content
 
 _ARCHIVE = re.compile(r"(?i)\.(zip|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz))$")
@@ -70,10 +70,10 @@ def _unpack(path: Path, changed: int) -> Path:
 @cache
 def _process_folder() -> Path:
     """Return the folder of this process. Those of processes that were killed are removed."""
-    for other in cache_folder().glob(f"{_FOLDER}*"):
+    for other in writable_cache().glob(f"{_FOLDER}*"):
         if not psutil.pid_exists(int(other.name.removeprefix(_FOLDER))):
             shutil.rmtree(other, ignore_errors=True)
-    folder = cache_folder() / f"{_FOLDER}{os.getpid()}"
+    folder = writable_cache() / f"{_FOLDER}{os.getpid()}"
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

@@ -18,7 +18,6 @@ from typing import BinaryIO, cast
 
 from raysum.errors import UserError
 from raysum.runtime.remote import (
-    cache_folder,
     check_bucket,
     kept,
     listed,
@@ -26,6 +25,7 @@ from raysum.runtime.remote import (
     store,
     store_errors,
     url_of,
+    writable_cache,
 )
 from raysum.sources.documents.text import as_utf8
 
@@ -116,7 +116,7 @@ def local_content(path: Path) -> Iterator[Path]:
         yield path
         return
     files, name = store(url)
-    with tempfile.TemporaryFile(dir=cache_folder()) as file:
+    with tempfile.TemporaryFile(dir=writable_cache()) as file:
         download = f"/proc/self/fd/{file.fileno()}"
         try:
             with store_errors(url):
@@ -142,7 +142,7 @@ def opened_text(path: Path) -> Iterator[BinaryIO]:
         if lines is None:
             yield file
             return
-        with tempfile.TemporaryFile(dir=cache_folder()) as copy:
+        with tempfile.TemporaryFile(dir=writable_cache()) as copy:
             copy.writelines(lines)
             copy.seek(0)
             yield cast(BinaryIO, copy)

@@ -45,7 +45,7 @@ MISTAKES = [
     ("prepare empty.jsonl --out data --clone-recall 2", "clone_recall"),
     ("prepare empty.jsonl --out data --normalize upper", "normalize"),
     ("prepare own.jsonl --out ./own.jsonl", "own.jsonl is a source; choose another --out"),
-    ("prepare sheet.xlsx --out data", "sheet.xlsx is a spreadsheet; save it as CSV"),
+    ("prepare sheet.xlsx --out data", "sheet.xlsx cannot be read as a spreadsheet"),
     ("prepare note.txt --out data", "note.txt is one document; put the documents of each cluster into a folder"),
     ("import opennmt empty.jsonl --out run --vocab empty.jsonl", "hiersumm, wiki_sum"),
     ("import hiersumm none.pt --out run --vocab none.model", "none.model"),

@@ -278,7 +278,7 @@ def test_extraction_imports_nothing_heavy(tmp_path):
         (b"", "no sentence in the documents"),
         (b" \n\n", "no sentence in the documents"),
         (b"--- !!!", "no sentence in the documents"),
-        (b"\0" * 100, "not text"),
+        (b"\0" * 100, "is binary; save its text as .txt"),
         (b"\xff\xfea", "begins as UTF-16, but is invalid at byte 2"),
         (b"\n" * ((64 << 20) + 1), "longer than 64 MiB"),
     ],

@@ -123,9 +123,10 @@ def test_rows_in_any_unicode_encoding(tmp_path, name, encoding):
 
 
 @pytest.mark.parametrize("encoding", ["cp1251", "cp1252"])
-def test_lines_in_an_old_encoding_beside_lines_in_utf8(tmp_path, encoding):
+def test_lines_in_an_old_encoding_beside_lines_in_utf8(tmp_path, monkeypatch, encoding):
     text = {"cp1251": "Мама мыла раму, а папа читал газету и пил чай.", "cp1252": "Käse über alles, für Åse."}[encoding]
     rows = [f'{{"documents": ["{text}"], "id": {n}}}\n'.encode(encoding if n % 2 else "utf-8") for n in range(9)]
+    monkeypatch.setenv("RAYSUM_CACHE", str(tmp_path / "new" / "cache"))
     (tmp_path / "c.jsonl").write_bytes(b"".join(rows))
     assert [record.raw["documents"] for record in read_records([tmp_path / "c.jsonl"])] == [[text]] * 9
 
