@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field
+from pydantic import Field, model_validator
 from typer import Argument, Option
 
 import raysum
 from raysum.cli.options import print_result, verb
 from raysum.config.loading import presets
 from raysum.config.sections import LoadConfig
+from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.report.board import BoardConfig
@@ -83,13 +84,35 @@ def quickstart(
     return run(out, steps=steps, clusters=clusters)
 
 
+class PrepareOptions(PrepareConfig):
+    out: str = Field("", description="dataset folder to write")
+    dry_run: bool = Field(False, description="only report what the sources hold, and the command that reads them")
+
+    @model_validator(mode="after")
+    def _check_out(self) -> "PrepareOptions":
+        if not (self.out or self.dry_run):
+            raise ValueError(f"--out is missing: {type(self).model_fields['out'].description}")
+        return self
+
+
 @verb(app, panel=_START)
 def prepare(
     sources: Annotated[list[str], _argument("SOURCE...", "JSONL[.gz], CSV, Parquet, folders, or their URLs.")],
-    settings: PrepareConfig,
+    settings: PrepareOptions,
 ) -> Any:
-    """Turn raw clusters into a dataset: paragraphs, ranking, tokens, shards."""
-    return raysum.prepare(sources, **settings.model_dump())
+    """Turn raw clusters into a dataset: paragraphs, ranking, tokens, shards.
+
+    Sources that cannot be read give the report of --dry-run, and the exit code is 2."""
+    from raysum.prepare.inspection import explain_unreadable, inspect
+
+    if settings.dry_run:
+        return inspect(sources, settings)
+    try:
+        return raysum.prepare(sources, **settings.model_dump(exclude={"dry_run"}))
+    except UserError:
+        if report := explain_unreadable(sources, settings):
+            say(report)
+        raise
 
 
 @verb(app, panel=_START)

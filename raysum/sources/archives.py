@@ -36,6 +36,11 @@ def is_archive(path: Path) -> bool:
     return bool(_ARCHIVE.search(path.name))
 
 
+def archive_of(path: Path) -> Path | None:
+    """Return the archive that ``path`` is, or that it leads into, or None."""
+    return next((outer for outer in (path, *path.parents) if is_archive(outer) and outer.is_file()), None)
+
+
 def unpacked(path: Path) -> Path:
     """Return the folder with the content of an archive; it exists until this process ends.
 
@@ -47,6 +52,12 @@ def unpacked(path: Path) -> Path:
     while [folder] != [folder := _only_folder(folder)]:
         pass
     return folder
+
+
+def member(path: Path, inner: Path) -> Path:
+    """Return where a file or folder of an archive is unpacked; ``inner`` may leave out folders that are alone."""
+    whole, folder = _unpack(path, path.stat().st_mtime_ns), unpacked(path)
+    return whole / inner if (whole / inner).exists() and not (folder / inner).exists() else folder / inner
 
 
 def _only_folder(folder: Path) -> Path:

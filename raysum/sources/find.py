@@ -14,7 +14,7 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.runtime.remote import is_url
-from raysum.sources.archives import is_archive, unpacked
+from raysum.sources.archives import archive_of, is_archive, member, unpacked
 from raysum.sources.conversations import is_slack_export
 from raysum.sources.documents.read import SUFFIXES
 from raysum.sources.field_mapping import FieldMapping
@@ -152,12 +152,11 @@ def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
             files = documents_of(path, clusters, form is not FOLDERS)
             size = sum(file.stat().st_size for file in files if file.is_file())
             return [RawSource(path, _split_in_name(path), form, size, mapping)]
-        archive = next((outer for outer in (path, *path.parents) if is_archive(outer) and outer.is_file()), None)
-        if archive:
+        if archive := archive_of(path):
             if not archive.stat().st_size:
                 raise _empty(archive)
             folder = unpacked(archive)
-            found = _expand(folder / path.relative_to(archive), mapping)
+            found = _expand(member(archive, path.relative_to(archive)), mapping)
             return [source if source.archive else replace(source, archive=(folder, archive)) for source in found]
         if not path.exists():
             raise UserError(with_urls(f"no such file or folder: {path}"))
@@ -229,7 +228,7 @@ def _look_into(folder: Path, any_suffix: bool = False) -> tuple[list[Path], list
 
 def _check_below(folder: Path, deeper: list[Path], ignored: str) -> None:
     """Raises UserError if ``deeper`` folders hold files of rows, except those with the suffix ``ignored``."""
-    if found := [path for item in deeper for path in _folders_of_rows(item, ignored, _MAX_DEPTH)]:
+    if found := [path for item in deeper for path in folders_of_rows(item, ignored)]:
         names = ", ".join(map(str, found[:_MAX_FOLDERS]))
         raise UserError(
             f"{folder} holds its files of rows in {names}: give that instead of {folder}, or move it elsewhere if it "
@@ -237,8 +236,8 @@ def _check_below(folder: Path, deeper: list[Path], ignored: str) -> None:
         )
 
 
-def _folders_of_rows(folder: Path, ignored: str, depth: int) -> Iterator[Path]:
-    """Yield the topmost folders with files of rows, except those that raysum has written."""
+def folders_of_rows(folder: Path, ignored: str = "", depth: int = _MAX_DEPTH) -> Iterator[Path]:
+    """Yield the topmost folders with files of rows, except files with the suffix ``ignored`` and folders of raysum."""
     found = Contents([], [], [])
     with suppress(PermissionError):  # such as lost+found
         found = Contents.of(folder)
@@ -248,7 +247,7 @@ def _folders_of_rows(folder: Path, ignored: str, depth: int) -> Iterator[Path]:
         yield folder
         return
     for inner in found.folders:
-        yield from _folders_of_rows(inner, ignored, depth - 1)
+        yield from folders_of_rows(inner, ignored, depth - 1)
 
 
 def _has_rows(file: Path) -> bool:

@@ -154,14 +154,14 @@ def names_in(folder: Path, items: Sequence[Path]) -> str:
     return ", ".join(names) + f" and {len(items) - _MAX_NAMES} more" * (len(items) > _MAX_NAMES)
 
 
-def _is_about_folder(file: Path) -> bool:
+def is_about_folder(file: Path) -> bool:
     """Return whether a file of this name describes its folder, such as a README."""
     return bool(_ABOUT.fullmatch(file.stem))
 
 
 def _is_input(file: Path, any_suffix: bool) -> bool:
-    if _is_about_folder(file) or is_document(file) or not any_suffix:
-        return is_document(file) and not _is_about_folder(file)
+    if is_about_folder(file) or is_document(file) or not any_suffix:
+        return is_document(file) and not is_about_folder(file)
     return not (file.is_file() and identify(head(file, 128)))
 
 

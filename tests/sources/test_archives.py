@@ -70,7 +70,7 @@ def test_the_files_of_an_archive_are_sources(tmp_path, name, content):
     ]
     train, dev = f"{tmp_path}/{name}/set/train.jsonl", f"{tmp_path}/{name}/set/dev.jsonl.gz"
     assert found == [("valid", dev, f"{dev}:1"), ("train", train, f"{train}:1")]
-    assert len(read_records([tmp_path / name / "train.jsonl"])) == 1
+    assert len(read_records([tmp_path / name / "train.jsonl"])) == len(read_records([train])) == 1
     with pytest.raises(UserError, match=f"no such file or folder: {tmp_path}/{name}/set/other"):
         read_records([tmp_path / name / "other"])
 

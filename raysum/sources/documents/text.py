@@ -90,6 +90,22 @@ def unicode_encoding(content: bytes) -> str | None:
     return None
 
 
+def encoding_of(content: bytes) -> str:
+    """Return the name of the encoding of the first bytes of a text, or "unknown encoding"."""
+    if encoding := unicode_encoding(content):
+        return encoding.upper()
+    with suppress(UnicodeDecodeError):
+        codecs.getincrementaldecoder("utf-8")().decode(content)  # the last character may be cut
+        return "UTF-8"
+    if invalid_bytes(content):
+        return "UTF-8 with invalid bytes"
+    for encoding in _likely_encodings(content):
+        with suppress(UnicodeDecodeError):
+            content.decode(encoding)
+            return encoding.replace("_", "-")
+    return "unknown encoding"
+
+
 def as_utf8(file: BinaryIO, name: str) -> Iterator[bytes] | None:
     """Return the lines of a text file that is not UTF-8 as UTF-8, or None if the file is UTF-8 or no text.
 

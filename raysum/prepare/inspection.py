@@ -1,0 +1,265 @@
+"""`raysum prepare --dry-run`: report the content of sources, by samples, and the commands that read them."""
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from itertools import chain, islice, permutations
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from raysum.errors import UserError
+from raysum.prepare.cluster import IDS, read_cluster
+from raysum.prepare.config import PrepareConfig
+from raysum.runtime.remote import is_url
+from raysum.runtime.rendering import Shown
+from raysum.sources.documents.read import is_document
+from raysum.sources.field_mapping import FieldMapping
+from raysum.sources.find import RawSource, find_sources, folders_of_rows, sample_path
+from raysum.sources.folders import Contents
+from raysum.sources.formats import TEXT, format_by_name
+from raysum.sources.record import Record, Rejected, split_of
+from raysum.sources.staging import stage, with_urls
+from raysum.sources.suggested_map import mean_words, suggested_map
+from raysum.sources.survey import Survey, root_of
+
+_SOURCES, _ROWS = 20, 50  # sources that are read, and rows of each
+_MAX_FOLDERS, _MAX_COMMANDS, _MAX_NAMES = 4, 5, 3
+_Options = Mapping[str, Any]  # of FieldMapping
+_Way = tuple[Sequence[str], _Options, str]  # paths, options, and the pattern of the paths in a command
+
+
+@dataclass
+class Reading:
+    """A way to read sources, and the clusters of a sample. It is usable if at least half of the clusters are."""
+
+    paths: Sequence[str]
+    options: _Options
+    problem: str = ""
+    pattern: str = ""  # of ``paths`` in a command
+    formats: Counter[str] = field(default_factory=Counter)
+    splits: Counter[str] = field(default_factory=Counter)  # clusters, extrapolated by size, so fractions
+    rejected: Counter[str] = field(default_factory=Counter)  # clusters of the sample
+    documents: list[int] = field(default_factory=list)  # of each cluster
+    words: list[int] = field(default_factory=list)  # of each document
+    summaries: list[int] = field(default_factory=list)  # words of each
+    titles: int = 0
+    columns: dict[str, float] = field(default_factory=dict)  # words of the text in each, on average
+
+    @property
+    def is_usable(self) -> bool:
+        return len(self.documents) > self.rejected.total()
+
+    def command(self, out: str) -> str:
+        """Return the command that reads the sources; without summaries, it summarizes them."""
+        paths = self.pattern or shlex.join(self.paths)
+        values = [("map", value) for value in self.options["map"]]
+        values += [(name, self.options[name]) for name in ("separator", "format", "summaries") if self.options[name]]
+        options = "".join(f" --{name} {shlex.quote(value)}" for name, value in values)
+        if not self.summaries:
+            return f"raysum summarize lexrank {paths}{options}"
+        held_out = " --valid 0.05 --test 0.05" * ({*self.splits} == {"no split"})
+        return f"raysum prepare {paths}{options} --out {shlex.quote(out or 'data')}{held_out}"
+
+    def lines(self) -> Iterator[str]:
+        columns = ", ".join(name + f" ({_words(words)})" * (words >= 0.5) for name, words in self.columns.items())
+        yield from [f"columns: {columns}"] * bool(columns)
+        splits = ", ".join(f"{split} {count:,.0f}" for split, count in self.splits.items())
+        yield f"clusters: about {self.splits.total():,.0f} ({splits}), by {', '.join(self.formats)}"
+        yield f"documents: {_range(self.documents)} per cluster, {_range(self.words)} words each"
+        yield f"summaries: {_range(self.summaries)} words each" if self.summaries else "summaries: none"
+        yield f"titles: {self.titles} of {len(self.documents)} sampled clusters"
+        yield from (f"rejected: {count} sampled clusters, {reason}" for reason, count in self.rejected.items())
+
+
+@dataclass(frozen=True)
+class Inspection(Shown):
+    """The files at some paths, and the ways to read them: as they are given, and others that give more."""
+
+    paths: Sequence[str]
+    survey: Survey
+    given: Reading
+    others: Sequence[Reading]
+    out: str = ""
+
+    @property
+    def readings(self) -> list[Reading]:
+        return [self.given] * self.given.is_usable + [*self.others]
+
+    @property
+    def commands(self) -> list[str]:
+        return [reading.command(self.out) for reading in self.readings]
+
+    @property
+    def problem(self) -> str:
+        """The reason why no command reads the sources, or ""."""
+        return "" if self.commands else self._reason()
+
+    def _reason(self) -> str:
+        rejected = [f"{count} sampled clusters are rejected: {why}" for why, count in self.given.rejected.items()]
+        return self.given.problem or "; ".join(rejected) or "no cluster can be read"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``files`` and ``encodings`` with their numbers, ``bytes``, ``columns`` with their mean words,
+        ``problem`` of the sources as given, ``commands``, and for the first one ``splits``, ``documents`` per cluster,
+        ``words`` per document and per ``summary``, all as lists of the sample."""
+        shown = [*self.readings, self.given][0]
+        return {
+            "files": {kind: len(files) for kind, files in self.survey.kinds.items()},
+            "encodings": dict(self.survey.encodings),
+            "bytes": self.survey.size,
+            "columns": shown.columns,
+            "problem": "" if self.given.is_usable else self._reason(),
+            "commands": self.commands,
+            "splits": {split: round(count) for split, count in shown.splits.items()},
+            "documents": shown.documents,
+            "words": shown.words,
+            "summary": shown.summaries,
+        }
+
+    def render(self) -> str:
+        count = sum(map(len, self.survey.kinds.values()))
+        lines = [f"{', '.join(self.paths)}: {count:,} file{'s' * (count != 1)}, {self.survey.size / 1e6:,.2f} MB"]
+        for kind, files in self.survey.kinds.items():
+            names = ", ".join(file.name for file in files[:_MAX_NAMES]) + ", ..." * (len(files) > _MAX_NAMES)
+            lines.append(f"  {len(files):,} {kind}: {names}")
+        encodings = ", ".join(f"{name} {count}" for name, count in self.survey.encodings.most_common())
+        lines += [f"encodings: {encodings}"] * bool(encodings)
+        if not self.given.is_usable:
+            lines.append(f"not readable as it is: {self._reason()}")
+        for reading in self.readings:
+            lines += ["", *reading.lines(), f"  {reading.command(self.out)}"]
+        return "\n".join(lines)
+
+
+def inspect(paths: Sequence[str], config: PrepareConfig) -> Inspection:
+    """Return what is at ``paths``, and the commands that read it."""
+    options: _Options = {name: getattr(config, name) for name in ("map", "separator", "format", "summaries")}
+    staged = [stage(path, True) if is_url(path) else [sample_path(Path(path).expanduser())] for path in paths]
+    local = [*chain.from_iterable(staged)]
+    given, others = _sampled(paths, options), list[Reading]()
+    if not (roots := [root for root in map(root_of, local) if root.exists()]):
+        raise UserError(given.problem)
+    if not (given.is_usable and given.summaries):
+        with redirect_stderr(StringIO()):  # reports about skipped files
+            ways = [(paths, options, "")] * (not given.is_usable)
+            ways += _ways(paths[0], roots[0], roots == local, options) if len(roots) == 1 else []
+            readings = [*map(_mapped, ways)]
+            if not given.is_usable and not any(reading.is_usable for reading in readings) and roots[0].is_dir():
+                readings = [_sampled(paths, {**options, "format": TEXT})]
+        others = [one for one in readings if one.is_usable and (one.summaries or not given.is_usable)][:_MAX_COMMANDS]
+    others.sort(key=lambda reading: (not reading.summaries, -reading.splits.total()))
+    return Inspection(paths, Survey.of(roots), given, others, config.out)
+
+
+def _ways(name: str, root: Path, is_on_disk: bool, options: _Options) -> Iterator[_Way]:
+    """Yield other ways to read the file or folder ``root``, which the user calls ``name``."""
+    if not root.is_dir():
+        if root.is_file() and not format_by_name(root) and not is_document(root):
+            yield [name], {**options, "format": "csv"}, ""
+        return
+
+    def named(item: Path) -> str:
+        return f"{name.rstrip('/')}/{item.relative_to(root)}"
+
+    found = Contents.of(root)
+    texts = Contents.of(root, any_suffix=True).document_folders
+    if is_on_disk and len(texts) <= _MAX_FOLDERS:
+        for documents, summaries in permutations(texts, 2):
+            pair = [str(documents)], {**options, "summaries": str(summaries)}
+            found_pairs = _sampled(*pair)
+            if len(found_pairs.documents) > 1 and 2 * mean(found_pairs.summaries) < mean(found_pairs.words):
+                yield *pair, ""
+    for suffix in dict.fromkeys(file.suffix for file in found.files if format_by_name(file)):
+        files = [file for file in found.files if file.suffix == suffix]
+        pattern = f"{shlex.quote(name.rstrip('/'))}/*{suffix}" if len(files) > 1 else ""
+        yield [*map(named, files)], options, pattern
+    if found.document_folders and found.documents:
+        yield [*map(named, found.document_folders)], options, f"{shlex.quote(name.rstrip('/'))}/*/"
+    for folder in chain.from_iterable(map(folders_of_rows, found.folders)):
+        yield [named(folder)], options, ""
+
+
+def _mapped(way: _Way) -> Reading:
+    """Return the sample, with a mapping of the columns if it is not usable without."""
+    paths, options, pattern = way
+    reading = _sampled(paths, options)
+    if not reading.is_usable and not options["map"]:
+        with suppress(UserError):
+            rows = [*_raw_rows(find_sources(paths, FieldMapping.of([], format=options["format"]))[0])]
+            reading = _sampled(paths, {**options, "map": suggested_map(rows)}) if rows else reading
+    return replace(reading, pattern=pattern)
+
+
+def _sampled(paths: Sequence[str], options: _Options) -> Reading:
+    reading = Reading(paths, options)
+    try:
+        sources = find_sources(paths, FieldMapping.of(*options.values()))
+        sample = sources[:: len(sources) // _SOURCES + 1]
+        share = sum(source.size for source in sources) / max(1, sum(source.size for source in sample))
+        for source in sample:
+            _add(reading, source, share)
+    except (UserError, ValueError) as error:
+        reading.problem = str(error)
+        reading.documents.clear()
+    return reading
+
+
+def _add(reading: Reading, source: RawSource, share: float) -> None:
+    """Add a sample of a source to ``reading``; the number of its clusters is multiplied by ``share``."""
+    records = [*islice(source.records(), _ROWS + 1)]
+    count, records = float(len(records)), records[:_ROWS]
+    if count > _ROWS:
+        count = max(count, source.size / max(1.0, mean(map(_size, records))))
+    reading.formats[source.format.name] += 1
+    for record in records:
+        raw = record.raw if isinstance(record.raw, dict) else {}
+        try:
+            cluster = None if IDS in raw else read_cluster(record.cluster())
+        except Rejected as reason:
+            reading.rejected[str(reason)] += 1
+            continue
+        reading.splits[split_of(raw.get("split")) or source.split or "no split"] += count * share / len(records)  # type: ignore[assignment]
+        texts = [text for _, text in cluster.documents] if cluster else raw[IDS]
+        reading.documents.append(len(texts))
+        reading.words += [len(text.split()) if cluster else len(text) for text in texts]
+        summaries = cluster.summaries if cluster else [str(raw.get("summary") or "")]
+        reading.summaries += [len(summary.split()) for summary in summaries]
+        reading.titles += bool(cluster.title if cluster else raw.get("title"))
+    if source.format.is_table or source.format.name in ("jsonl", "json"):
+        rows = [*_raw_rows(source)]
+        names = dict.fromkeys(chain.from_iterable(rows))
+        reading.columns |= {str(name): mean_words(rows, name) for name in names}
+
+
+def _size(record: Record) -> int:
+    return record.size or len(json.dumps(record.raw, default=str, ensure_ascii=False))
+
+
+def _raw_rows(source: RawSource) -> Iterator[Mapping[str, Any]]:
+    """Yield the first rows as they are in the file."""
+    part = source.summaries or source.mapping.table
+    records = source.format.read(source.path, part) if part else source.format.read(source.path)
+    yield from (record.raw for record in islice(records, _ROWS) if isinstance(record.raw, dict))
+
+
+def _words(count: float) -> str:
+    return f"{count:,.0f} word{'s' * (round(count) != 1)}"
+
+
+def _range(values: Sequence[int]) -> str:
+    """Return the median of numbers, with the smallest and largest."""
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{median(values):,.0f} ({low:,} to {high:,})"
+
+
+def explain_unreadable(paths: Sequence[str], config: PrepareConfig) -> str:
+    """Return the report on sources that cannot be read as they are given, or "" if they can."""
+    with suppress(UserError), redirect_stderr(StringIO()):
+        found = inspect(paths, config)
+        return "" if found.given.is_usable else with_urls(found.render())
+    return ""

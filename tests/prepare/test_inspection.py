@@ -1,0 +1,168 @@
+"""`raysum prepare --dry-run`: its report, its commands, and the same report on sources that cannot be read."""
+
+import json
+import shlex
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from raysum.__main__ import main
+from raysum.prepare.config import PrepareConfig
+from raysum.prepare.inspection import inspect
+from raysum.sources.suggested_map import suggested_map
+
+FLOOD = "The river rose over the town in the night, and the bridge was closed for a week. "
+ARTICLES = [{"title": "Flood", "text": FLOOD * 3}, {"title": "Bridge", "text": FLOOD}]
+
+
+def rows(count: int, **fields) -> str:
+    return "".join(json.dumps({"id": str(number), **fields}) + "\n" for number in range(count))
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A clone with rows in a folder, metadata, a program, a README and a licence."""
+    folder = tmp_path / "repo"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "train.jsonl").write_text(rows(90, articles=ARTICLES, summary="A flood."))
+    (folder / "data" / "dev.jsonl").write_text(rows(4, articles=ARTICLES, summary="A flood closed it."))
+    for name in ("README.md", "LICENSE", "data/README.txt"):
+        (folder / name).write_text(FLOOD)
+    (folder / "run.py").write_text("print()")
+    (folder / "package.json").write_text('{"name": "a"}')
+    return folder
+
+
+def zipped(folder):
+    path = folder.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in folder.rglob("*"):
+            archive.write(file, file.relative_to(folder.parent))
+    return path
+
+
+def tarred(folder):
+    path = folder.with_suffix(".tar.gz")
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder, folder.name)
+    return path
+
+
+def dry_run(path, **settings):
+    return inspect([str(path)], PrepareConfig(out="data", **settings)).to_dict()
+
+
+def run(monkeypatch, arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["raysum", *shlex.split(arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0
+
+
+@pytest.mark.parametrize("packed", [lambda folder: folder, zipped, tarred])
+def test_a_repository_and_its_archives(repository, packed, monkeypatch, tmp_path):
+    path = packed(repository)
+    found = dry_run(path)
+    assert found["files"] == {"jsonl": 2, "json": 1, "other (.py)": 1, "never data": 3}
+    assert found["encodings"] == {"UTF-8": 4} and "holds its files of rows in" in found["problem"]
+    assert found["commands"] == [f"raysum prepare {path}/data --out data"]
+    assert found["splits"] == {"valid": 4, "train": 90}
+    assert {*found["documents"]} == {2} and {*found["words"]} == {18, 52} and {*found["summary"]} == {2, 4}
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, found["commands"][0].removeprefix("raysum ") + " --vocab-size 60") == 0
+
+
+ROWS = {
+    "reviews.jsonl": rows(9, reviews=[{"stars": 3, "body": FLOOD}] * 3, abstract="A flood.", subject="River"),
+    "columns.csv": "rev1,rev2,gold_summary\n" + f'"{FLOOD}","{FLOOD}",A flood.\n' * 9,
+    "lists.tsv": "text\thighlights\n" + f'{FLOOD}\t["A flood.", "Closed."]\n' * 9,
+    "unknown.dat": rows(9, body=FLOOD, tldr="A flood."),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("reviews.jsonl", "--map 'documents=reviews[].body' --map summary=abstract --map title=subject"),
+        ("columns.csv", "--map 'documents=rev*' --map summary=gold_summary"),
+        ("lists.tsv", "--map documents=text --map summaries=highlights"),
+        ("unknown.dat", "--map documents=body --map summary=tldr"),
+    ],
+)
+def test_columns_of_other_names_are_mapped(tmp_path, monkeypatch, name, options):
+    (tmp_path / name).write_text(ROWS[name])
+    monkeypatch.chdir(tmp_path)
+    found = dry_run(name)
+    assert found["commands"] == [f"raysum prepare {name} {options} --out data --valid 0.05 --test 0.05"]
+    assert run(monkeypatch, found["commands"][0].removeprefix("raysum ") + " --vocab-size 60") == 0
+
+
+def test_rows_without_text_give_no_mapping():
+    assert suggested_map([{"a": 1, "b": "x"}]) == suggested_map([]) == []
+
+
+def test_folders_that_can_be_read_in_several_ways(tmp_path):
+    for number in range(4):
+        for folder, text in (("old", FLOOD * 2), ("new", "A flood."), ("deep/x", FLOOD)):
+            (tmp_path / "pairs" / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "pairs" / folder / f"n{number}.txt").write_text(text)
+        (tmp_path / "plain" / f"c{number}").mkdir(parents=True)
+        (tmp_path / "plain" / f"c{number}" / "a.0400").write_text(FLOOD)
+    pairs = tmp_path / "pairs"
+    held_out = "--out data --valid 0.05 --test 0.05"
+    assert dry_run(pairs)["commands"] == [
+        f"raysum summarize lexrank {pairs}",
+        f"raysum prepare {pairs}/old --summaries {pairs}/new {held_out}",
+    ]
+    assert dry_run(tmp_path / "plain")["commands"] == [f"raysum summarize lexrank {tmp_path}/plain --format text"]
+
+
+def test_files_beside_folders_of_documents(tmp_path):
+    for number in range(3):
+        (tmp_path / f"c{number}").mkdir()
+        (tmp_path / f"c{number}" / "a.txt").write_text(FLOOD)
+        (tmp_path / f"rows{number}.jsonl").write_text(rows(5, documents=[FLOOD], summary="A flood."))
+    found = dry_run(tmp_path)
+    assert "holds both files" in found["problem"]
+    assert found["commands"][0].startswith(f"raysum prepare {tmp_path}/*.jsonl --out data")
+
+
+def test_encodings_and_other_kinds(tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "a.txt").write_bytes(("Straße und Übergänge über den Fluß. " * 9).encode("cp1252"))
+    (tmp_path / "c" / "b.txt").write_bytes(FLOOD.encode("utf-16"))
+    (tmp_path / "c" / "photo.x").write_bytes(b"\xff\xd8\xff" + bytes(200))
+    (tmp_path / ".hidden").write_text(FLOOD)
+    found = dry_run(tmp_path)
+    assert found["files"] == {"text": 2, "an image": 1}
+    assert found["encodings"] == {"cp1252": 1, "UTF-16": 1}
+
+
+def test_the_report_is_printed_for_a_dry_run_and_for_unreadable_sources(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(ROWS["reviews.jsonl"])
+    assert run(monkeypatch, "prepare rows.jsonl --dry-run") == 0
+    shown = capsys.readouterr().out
+    assert run(monkeypatch, "prepare rows.jsonl --out data") == 2
+    printed = capsys.readouterr().err
+    assert "columns: id (1 word), reviews (51 words), abstract (2 words), subject (1 word)" in shown
+    assert "clusters: about 9 (no split 9), by jsonl" in shown and shown.splitlines()[0] in printed
+    assert shown.splitlines()[-1] in printed and not (tmp_path / "data").exists()
+    (tmp_path / "notes.log").write_text(f"It rained, and {FLOOD}\n" * 9)
+    assert run(monkeypatch, "prepare notes.log --dry-run") == 2
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(200))
+    assert run(monkeypatch, "prepare photo.png --dry-run") == 2
+    assert run(monkeypatch, "prepare nothing --dry-run") == 2
+    assert run(monkeypatch, "prepare rows.jsonl") == 2
+    ended = capsys.readouterr()
+    assert "1 an image: photo.png" in ended.out and "run OCR on it first" in ended.err
+    assert "no such file or folder: nothing" in ended.err and "--out is missing" in ended.err
+
+
+def test_a_problem_of_the_settings_gives_no_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(rows(5, documents=[FLOOD], summary="A flood."))
+    assert run(monkeypatch, "prepare rows.jsonl --out data --vocab nowhere.model") == 2
+    assert "clusters:" not in capsys.readouterr().err
