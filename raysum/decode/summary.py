@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -22,9 +22,16 @@ class Citation(BaseModel, frozen=True):
     weight: float = Field(description="its weight in the sentence; the weights of a sentence sum to 1")
     source: str | None = Field(None, description="name of the document")
     quote: str = Field("", description="the passage of that paragraph that is most similar to the sentence")
-    start: int = Field(0, description="start of the quote in the original document, in characters")
+    start: int = Field(0, description="start of the quote in the document, in characters")
     end: int = Field(0, description="end of the quote, exclusive")
-    place: str | None = Field(None, description="the page or heading of the quote, if the document has any")
+    is_extracted: bool = Field(
+        False,
+        description="whether start and end count in the text that was extracted from a file, such as the paragraphs of "
+        "a PDF, and not in the document as it is",
+    )
+    place: str | None = Field(
+        None, description="the page, heading, slide, cell, time or speaker of the quote, if the document has any"
+    )
 
     @classmethod
     def of(
@@ -46,16 +53,27 @@ class Citation(BaseModel, frozen=True):
     @property
     def name(self) -> str:
         """The location for people: the document, and the page or heading."""
-        return ", ".join(filter(None, (self.source or f"document {self.document + 1}", self.place)))
+        names = dict.fromkeys((self.source or f"document {self.document + 1}", self.place))
+        return ", ".join(filter(None, names))
 
     @property
     def passage(self) -> tuple[int, int, int]:
         return self.document, self.start, self.end
 
-    def located(self, places: Sequence[tuple[int, str]]) -> "Citation":
-        """Return the citation with its place: the last of ``places`` (first character, name) that begins before it."""
+    def located(self, document: Mapping[str, Any]) -> "Citation":
+        """Return the citation with its place, and whether its ``document`` is an extracted text.
+
+        The place is the last of the document's ``places`` (first character, name) that begins before the quote.
+        """
+        places, is_extracted = document.get("places") or (), bool(document.get("is_extracted"))
         before = bisect_right([start for start, _ in places], self.start)
-        return self.model_copy(update={"place": places[before - 1][1]}) if before else self
+        place = places[before - 1][1] if before else self.place
+        return self.model_copy(update={"place": place, "is_extracted": is_extracted})
+
+    @property
+    def characters(self) -> str:
+        """The position of the quote for people."""
+        return f"chars {self.start}-{self.end}{' of the extracted text' * self.is_extracted}"
 
 
 class Span(BaseModel, frozen=True):
@@ -108,14 +126,12 @@ class Summary(BaseModel, frozen=True):
         return list({citation.passage: citation for citation in cited}.values())
 
     def located(self, cluster: Mapping[str, Any]) -> "Summary":
-        """Return the summary with the page or heading of each citation, if documents of ``cluster`` have ``places``."""
-        documents = enumerate(cluster.get("documents") or ())
-        places = {n: text["places"] for n, text in documents if isinstance(text, Mapping) and text.get("places")}
-        if not places:
-            return self
+        """Return the summary with the place of each citation in the raw ``cluster``."""
+        numbered = enumerate(cluster.get("documents") or ())
+        documents = {n: document for n, document in numbered if isinstance(document, Mapping)}
         sentences = []
         for sentence in self.sentences:
-            cited = [citation.located(places.get(citation.document, ())) for citation in sentence.citations]
+            cited = [citation.located(documents.get(citation.document, {})) for citation in sentence.citations]
             sentences.append(sentence.model_copy(update={"citations": cited}))
         return self.model_copy(update={"sentences": sentences})
 
@@ -130,7 +146,7 @@ class Summary(BaseModel, frozen=True):
         for sentence in self.sentences:
             lines.append(f"  {sentence.text} {''.join(f'[{number}]' for number in self.numbered(sentence))}".rstrip())
         for number, note in enumerate(self.notes, 1):
-            lines.append(f'    [{number}] {note.name}, "{shortened(note.quote)}" chars {note.start}-{note.end}')
+            lines.append(f'    [{number}] {note.name}, "{shortened(note.quote)}" {note.characters}')
         if self.support is not None:
             doubted = f"; in no source: {', '.join(span.text for span in self.unsupported)}" if self.unsupported else ""
             lines.append(f"    support {self.support:.0f} of 100{doubted}")

@@ -33,7 +33,7 @@ def transcript(source: str, turns: Iterable[_Turn]) -> dict[str, Any]:
         places.append((length, place))
         lines.append(line)
         length += len(line) + 1
-    return {"source": source, "text": "\n".join(lines), "places": places}
+    return {"source": source, "text": "\n".join(lines), "places": places, "is_extracted": True}
 
 
 def read_mailbox(path: Path) -> Iterator[Record]:
@@ -65,7 +65,8 @@ def _thread(box: Any, path: Path, id: str, messages: list[tuple[Any, Message]]) 
             sender = email.utils.parseaddr(_header(message, "from"))
             place = ", ".join(filter(None, (sender[0] or sender[1], _time(message))))
             text = parse_document(box.get_bytes(key), "message.eml", f"{path}, message {key + 1}").text
-            documents += [{"source": place, "text": text, "places": [(0, place)]}] if text.strip() else []
+            if text.strip():
+                documents.append({"source": place, "text": text, "places": [(0, place)], "is_extracted": True})
     except UserError as error:
         return Record(where, id, "a document is unreadable", str(error))
     return Record(where, {"id": id.strip("<>"), "title": title, "documents": documents})

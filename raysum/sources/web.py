@@ -35,7 +35,13 @@ def read_feed(path: Path) -> Iterator[Record]:
         body = max((child(entry, name) for name in _TEXTS), key=len)
         page = f"<html><body>{body}</body></html>".encode()
         text = parse_document(page, "entry.html", f"{path}, entry {len(documents) + 1}").text if body else ""
-        documents.append({"source": title or f"entry {len(documents) + 1}", "text": f"{title}\n\n{text}".strip()})
+        documents.append(
+            {
+                "source": title or f"entry {len(documents) + 1}",
+                "text": f"{title}\n\n{text}".strip(),
+                "is_extracted": True,
+            }
+        )
     title = child(next(tree.iter("{*}channel"), tree), "title")
     yield Record(str(path), {"id": path.name, "title": title, "documents": documents})
 
@@ -52,7 +58,7 @@ def read_warc(path: Path) -> Iterator[Record]:
             for record in iterator.ArchiveIterator(file):
                 url = record.rec_headers.get_header("WARC-Target-URI") or ""
                 if text := _page(record, url):
-                    documents.append({"source": url, "text": text})
+                    documents.append({"source": url, "text": text, "is_extracted": True})
                     size += len(text)
                 if size > LONGEST:
                     yield Record(str(path), path.name, f"{TOO_LONG}; write a file for each cluster")

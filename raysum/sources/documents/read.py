@@ -71,7 +71,7 @@ def parse_document(content: bytes, name: str, where: str) -> DocumentText:
     if not form.reader:
         if kind := identify(content[:128]):
             raise UserError(f"{where} is {kind}")
-        return DocumentText(decode_text(content, where))
+        return DocumentText(decode_text(content, where), is_extracted=False)
     return read_limited(form, content, where)
 
 
@@ -85,5 +85,6 @@ def _detect(content: bytes, name: str) -> DocumentFormat:
 
 def raw_document(document: DocumentText, source: str) -> dict[str, Any]:
     """Return the entry of a document in a raw cluster."""
-    raw = {"source": source, "text": document.text}
+    raw: dict[str, Any] = {"source": source, "text": document.text}
+    raw |= {"is_extracted": True} if document.is_extracted else {}
     return raw | ({"places": [*map(list, document.sections)]} if document.sections else {})

@@ -32,11 +32,15 @@ _reported_encodings = set[str]()  # other than UTF-8
 
 @dataclass(frozen=True)
 class DocumentText:
-    """The text of a document, its title, and its pages or headings as (first character, name)."""
+    """The text of a document, its title, and its pages or headings as (first character, name).
+
+    ``is_extracted``: the text is not the file as it is, so positions in it are not positions in the file.
+    """
 
     text: str
     title: str = ""
     sections: Sequence[tuple[int, str]] = ()
+    is_extracted: bool = True
 
 
 def join_blocks(blocks: Iterable[tuple[str, str]], title: str = "") -> DocumentText:
