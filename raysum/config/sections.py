@@ -24,6 +24,19 @@ class TrainConfig(Section):
     workers: int = Field(1, ge=0, le=100_000, description="Ray Train workers; 0 trains in this process, without Ray")
     threads: int | None = Field(None, gt=0, le=4096, description="CPU threads of each worker; None = cores / workers")
     placement: Literal["spread", "pack"] = Field("spread", description="spread workers over nodes, or pack them on few")
+    cpus_per_worker: float | None = Field(
+        None, gt=0, le=4096, description="CPUs that each worker reserves on its node; None = 1, or less if CPUs are few"
+    )
+    gpus_per_worker: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="1, 0 (train on CPUs), or the part of a GPU of a training with one worker, so that trials share "
+        "GPUs; None = 1 if the cluster has a GPU for each worker, else 0",
+    )
+    wait_minutes: float = Field(
+        0, ge=0, le=10**6, description="minutes to wait for nodes that join the cluster later and can hold the workers"
+    )
     address: str | None = Field(None, description="address of a running Ray cluster to join; None = a local one")
     validate_every: Count = Field(500, description="steps between validations")
     validate_examples: Count | None = Field(1000, description="examples of the valid split to use; None = all")
@@ -62,6 +75,9 @@ class TrainConfig(Section):
             allowed = ", ".join(str(w) for w in range(1, self.micro_batches + 1) if self.micro_batches % w == 0)
             problem = f"{self.workers} workers do not divide micro_batches {self.micro_batches}"
             raise ValueError(f"{problem}; use one of {allowed} workers")
+        if self.workers > 1 and self.gpus_per_worker not in (None, 0, 1):
+            part = f"gpus_per_worker {self.gpus_per_worker:g} is for one worker"
+            raise ValueError(f"{part}, as {self.workers} workers cannot share a GPU: use 0 or 1")
         return self
 
 

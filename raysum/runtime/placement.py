@@ -1,5 +1,6 @@
 """Placement: the device, CPUs and GPUs of a process that trains, labels, decodes or serves."""
 
+import time
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from raysum.errors import UserError
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     import torch
 
 Role = Literal["worker", "labeller", "decoder", "replica"]
+_READERS = 0.5  # CPUs that the readers of a training's data need beside its workers
+_POLL = 2.0  # seconds between looks at the nodes of the cluster
 
 
 class Share(NamedTuple):
@@ -66,27 +69,57 @@ class Capacity(NamedTuple):
         total = ray.cluster_resources()
         return cls(int(total.get("CPU", 1)), int(total.get("GPU", 0)))
 
-    def trainings(self, workers: int) -> int:
-        """Return how many trainings of ``workers`` fit at once: a worker takes a GPU, or a core if GPUs are too few."""
-        return (self.gpus if self.gpus >= workers else self.cpus) // workers
+    def trainings(self, workers: int, cpus: float | None = None, gpus: float | None = None) -> int:
+        """Return how many trainings of ``workers`` fit at once.
+
+        A worker takes ``cpus`` and ``gpus``. If they are None, it takes a GPU, or a core if GPUs are too few.
+        """
+        if gpus is None:
+            gpus = float(self.gpus >= workers)
+        fits = [self.gpus / gpus] if gpus else [self.cpus / (cpus or 1)]
+        if gpus and cpus:
+            fits.append(self.cpus / cpus)
+        return int(min(fits) / workers + 1e-6)
 
 
-def check_fits(workers: int, each: Share) -> None:
-    """Raises UserError if the nodes of the cluster can never hold ``workers`` with ``each`` share.
+def reserve(workers: int, cpus: float | None, gpus: float | None, minutes: float) -> Share:
+    """Return the share of each of the ``workers`` of a training once the nodes of the cluster can hold them.
 
-    Prints a message if they fit but must wait for resources that are in use.
+    ``cpus`` and ``gpus`` are those of each worker; None as in :func:`share`, or one CPU if nodes may still join. An
+    autoscaler gets a request for the nodes. Prints a message if the workers fit but must wait for resources in use.
+    Raises UserError if the nodes cannot hold them after ``minutes``.
     """
     import ray
+    from ray.autoscaler.sdk import request_resources
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    needs = each.bundle.items()
-    slots = sum(min(int((node.get(name, 0) + 1e-6) / amount) for name, amount in needs) for node in nodes)
-    wanted = f"{workers} workers with {each.cpus:g} CPUs" + (f" and {each.gpus:g} GPUs" if each.gpus else "")
-    if slots < workers:
-        raise UserError(
-            f"{wanted} each do not fit on the {len(nodes)} nodes of the cluster, which hold {slots}: add nodes, or "
-            f"set train.workers={max(slots, 1)}"
-        )
+    end, is_waiting = time.monotonic() + 60 * minutes, False
+    while True:
+        default = share("worker", workers)
+        each = Share(cpus or (1.0 if minutes else default.cpus), default.gpus if gpus is None else gpus)
+        wanted = f"{workers} workers with {each.cpus:g} CPUs" + (f" and {each.gpus:g} GPUs" if each.gpus else "")
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        needs = each.bundle.items()
+        slots = sum(min(int((node.get(name, 0) + 1e-6) / amount) for name, amount in needs) for node in nodes)
+        unused = sum(node.get("CPU", 0) for node in nodes) - workers * each.cpus
+        if slots >= workers and unused >= _READERS - 1e-6:
+            break
+        if time.monotonic() >= end:
+            after = f" after train.wait_minutes={minutes:g}" if minutes else ""
+            held = f"{wanted} each do not fit on the {len(nodes)} nodes of the cluster{after}"
+            if slots >= workers:
+                raise UserError(
+                    f"{held} beside the readers of the data, which need {_READERS:g} CPU: add nodes, or lower "
+                    f"train.workers or train.cpus_per_worker"
+                )
+            raise UserError(f"{held}, which hold {slots}: add nodes, or set train.workers={max(slots, 1)}")
+        if not is_waiting:
+            say(f"Waiting {minutes:g} minutes for nodes: {wanted} each, and the nodes of the cluster hold {slots}")
+            request_resources(bundles=[each.bundle] * workers + [{"CPU": _READERS}])
+            is_waiting = True
+        time.sleep(min(_POLL, max(end - time.monotonic(), 0)))
+    if is_waiting:
+        request_resources(bundles=[])
     free = ray.available_resources()
     if any(free.get(name, 0) + 1e-6 < workers * amount for name, amount in needs):
         say(f"Waiting for {wanted} each: other work of the cluster holds them now")
+    return each

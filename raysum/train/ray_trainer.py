@@ -3,6 +3,7 @@
 Ray Train's controller loads this module, so imports of torch are local.
 """
 
+import os
 import re
 import secrets
 import shutil
@@ -20,7 +21,7 @@ from ray.util.metrics import Gauge
 
 from raysum.errors import UserError
 from raysum.runs.folder import Run
-from raysum.runtime.placement import check_fits, share
+from raysum.runtime.placement import reserve
 from raysum.runtime.processes import configure_process, interruptible, quiet_data, quiet_ray
 from raysum.runtime.remote import shown
 from raysum.runtime.run_sync import refresh
@@ -53,9 +54,9 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
     """Run the training on Ray Train workers. Raises UserError if a worker does, without another attempt."""
     settings, run = job_spec.config.train, job_spec.run
     workers, folder = settings.workers, run.path / "ray"
-    with ray_session(settings.address, workers + 1, "train"):
-        each, in_order = share("worker", workers), ray.data.ExecutionOptions(preserve_order=True)
-        check_fits(workers, each)
+    with ray_session(settings.address, workers * max(settings.cpus_per_worker or 1, 1) + 1, "train"):
+        each = reserve(workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.wait_minutes)
+        in_order = ray.data.ExecutionOptions(preserve_order=True)
         failures: dict[str, Any] = {"max_failures": _FAILURES, "controller_failure_limit": _STARTS}
         trainer = DataParallelTrainer(  # TorchTrainer would load torch into all processes of Ray Train
             _worker,
@@ -143,6 +144,8 @@ def _worker(settings: dict[str, Any]) -> str | None:
     job_spec, context = settings["job_spec"], ray.train.get_context()
     configure_process(job_spec.config.train.threads, neighbours=context.get_local_world_size())
     quiet_ray()
+    if not ray.get_gpu_ids():  # Ray hides GPUs only from workers that reserve one
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if context.get_local_rank() == 0:
         clear(job_spec.run)  # of an earlier attempt on this host
     shard = ray.train.get_dataset_shard("train")

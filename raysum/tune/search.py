@@ -112,7 +112,9 @@ def _concurrency(space: Space, capacity: Capacity) -> int:
     if space.config.scheduler == "pbt":
         return space.num_trials
     decodes = space.config.kind == "decode"
-    fitting = capacity.cpus if decodes else capacity.trainings(max(1, space.first.train.workers))
+    train = space.first.train
+    each = (train.cpus_per_worker, train.gpus_per_worker)
+    fitting = capacity.cpus if decodes else capacity.trainings(max(1, train.workers), *each)
     return max(1, min(fitting, space.num_trials))
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -15,9 +17,10 @@ from helpers.project import ROOT
 from helpers.small_datasets import write_dataset
 from helpers.small_runs import TRAINING
 from helpers.small_trainings import trained
+from raysum.config.loading import load_config
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.placement import Capacity, Share, check_fits
+from raysum.runtime.placement import Capacity, Share, reserve
 from raysum.runtime.storage import read_lines
 from raysum.train.group import interface_of
 
@@ -45,16 +48,61 @@ def test_processes_are_not_copied_beside_gpus_of_any_maker(tmp_path, monkeypatch
     assert forkserver._server is None
 
 
+@pytest.mark.parametrize(
+    ("each", "expected"), [((None, 0.5), 16), ((None, 0), 16), ((8, 0.5), 2), ((4, None), 4), ((8, 0), 2)]
+)
+def test_trainings_side_by_side_take_what_their_workers_reserve(each, expected):
+    assert Capacity(16, 8).trainings(1, *each) == expected
+
+
+def test_two_workers_never_share_a_gpu():
+    assert load_config("pht", [], {"train": {"workers": 1, "gpus_per_worker": 0.25}}).train.gpus_per_worker == 0.25
+    with pytest.raises(UserError, match=r"gpus_per_worker 0.5 is for one worker, as 2 workers .*: use 0 or 1"):
+        load_config("pht", [], {"train": {"workers": 2, "gpus_per_worker": 0.5}})
+
+
 @pytest.mark.slow
 def test_workers_that_no_node_holds_are_refused_and_others_waited_for(ray_session, tmp_path, capsys):
     with pytest.raises(UserError, match=r"3 workers with 2 CPUs each do not fit .* hold 2: .*train.workers=2"):
-        check_fits(3, Share(2.0, 0.0))
-    with pytest.raises(UserError, match="1 workers with 1 CPUs and 1 GPUs each do not fit"):
-        check_fits(1, Share(1.0, 1.0))
-    check_fits(2, Share(2.0, 0.0))
+        reserve(3, 2, None, 0)
+    with pytest.raises(UserError, match="1 workers with 0.5 CPUs and 1 GPUs each do not fit"):
+        reserve(1, 0.5, 1, 0)
+    with pytest.raises(UserError, match=r"2 workers with 2 CPUs each do not fit .* readers .*, which need 0.5 CPU"):
+        reserve(2, 2, None, 0)
+    with pytest.raises(UserError, match=r"do not fit on the 1 nodes of the cluster after train.wait_minutes=0.01, "):
+        reserve(3, 2, None, 0.01)
+    assert "Waiting 0.01 minutes for nodes: 3 workers" in capsys.readouterr().err
+    assert reserve(1, 2, 0, 5) == Share(2, 0)
     data, model = write_dataset(tmp_path / "data", {"train": 40}), TRAINING["model"] | {"decoder": "F"}
-    assert trained(data, tmp_path / "run", 1, model, train={"workers": 2, "placement": "pack"}).latest().step == 1
+    train = {"workers": 2, "placement": "pack", "cpus_per_worker": 1.5, "gpus_per_worker": 0}
+    assert trained(data, tmp_path / "run", 1, model, train=train).latest().step == 1
     assert "Waiting" not in capsys.readouterr().err
+
+
+JOINED = """
+import sys, threading
+import ray
+from ray.cluster_utils import Cluster
+from raysum.runtime.placement import reserve
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
+ray.init(cluster.address, logging_level="error")
+waiting = threading.Thread(target=lambda: print(reserve(3, None, None, 4)))
+waiting.start()
+waiting.join(3)
+assert waiting.is_alive()
+cluster.add_node(num_cpus=4, object_store_memory=80 << 20)
+waiting.join()
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_training_waits_for_a_node_that_joins_later():
+    done = subprocess.run([sys.executable, "-c", JOINED], capture_output=True, text=True, timeout=400)
+    assert done.stdout.splitlines()[-1:] == ["Share(cpus=1.0, gpus=0.0)"], done.stderr
+    assert "Waiting 4 minutes for nodes: 3 workers with 1 CPUs each, and the nodes of the cluster hold 0" in done.stderr
 
 
 def queries() -> str:
