@@ -1,6 +1,7 @@
 """`raysum prepare --dry-run`: report the content of sources, by samples, and the commands that read them."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from raysum.runtime.remote import is_url
 from raysum.runtime.rendering import Shown
 from raysum.sources.documents.read import is_document
 from raysum.sources.field_mapping import FieldMapping
-from raysum.sources.find import RawSource, find_sources, folders_of_rows, sample_path
+from raysum.sources.find import DAMAGES, RawSource, find_sources, folders_of_rows, sample_path
 from raysum.sources.folders import Contents
 from raysum.sources.formats import TEXT, format_by_name
 from raysum.sources.record import Record, Rejected, split_of
@@ -29,6 +30,7 @@ from raysum.sources.survey import Survey, root_of
 
 _SOURCES, _ROWS = 20, 50  # sources that are read, and rows of each
 _MAX_FOLDERS, _MAX_COMMANDS, _MAX_NAMES = 4, 5, 3
+_PART = re.compile(r"(:\d+):\d+$")  # the number of a cluster in a row
 _Options = Mapping[str, Any]  # of FieldMapping
 _Way = tuple[Sequence[str], _Options, str]  # paths, options, and the pattern of the paths in a command
 
@@ -189,7 +191,7 @@ def _mapped(way: _Way) -> Reading:
     paths, options, pattern = way
     reading = _sampled(paths, options)
     if not reading.is_usable and not options["map"]:
-        with suppress(UserError):
+        with suppress(UserError, *DAMAGES):
             rows = [*_raw_rows(find_sources(paths, FieldMapping.of([], format=options["format"]))[0])]
             reading = _sampled(paths, {**options, "map": suggested_map(rows)}) if rows else reading
     return replace(reading, pattern=pattern)
@@ -214,7 +216,8 @@ def _add(reading: Reading, source: RawSource, share: float) -> None:
     records = [*islice(source.records(), _ROWS + 1)]
     count, records = float(len(records)), records[:_ROWS]
     if count > _ROWS:
-        count = max(count, source.size / max(1.0, mean(map(_size, records))))
+        rows = {_PART.sub(r"\1", record.where) for record in records}  # each may give several clusters
+        count = max(count, source.size / max(1.0, mean(map(_size, records))) * len(records) / len(rows))
     reading.formats[source.format.name] += 1
     for record in records:
         raw = record.raw if isinstance(record.raw, dict) else {}

@@ -31,6 +31,7 @@ from raysum.sources.pairing import summaries_beside
 from raysum.sources.record import Record, split_of
 from raysum.sources.staging import add_origin, origin_url, stage, staged_path, with_urls
 
+DAMAGES = (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error)  # raised by readers of damaged files
 _ARROW_METADATA = ("dataset_dict.json", "dataset_info.json", "state.json")
 _MIN_CLUSTERS = 2  # folders of documents beside rows that are clusters; a single one may describe the rows
 _MAX_FOLDERS = 5  # in a message
@@ -74,7 +75,7 @@ class RawSource:
                 is_empty = False
                 record = replace(record, where=with_urls(record.where)) if self.url or self.archive else record
                 yield from self.mapping.apply(record)
-        except (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error) as error:
+        except DAMAGES as error:
             raise UserError(f"{self.name} cannot be read to its end ({error}); make or fetch the file again") from None
         except UserError as error:
             raise UserError(with_urls(str(error))) from None

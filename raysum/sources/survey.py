@@ -1,6 +1,7 @@
 """The files of folders and archives by kind, and the encodings of their texts, before anything is read."""
 
 import os
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -71,6 +72,6 @@ def _encoding(file: Path) -> str:
     try:
         with opened(file) as content:
             start = content.read(_HEAD)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return ""
     return "" if not start or identify(start) else encoding_of(start)
