@@ -216,8 +216,8 @@ def _add(reading: Reading, source: RawSource, share: float) -> None:
     records = [*islice(source.records(), _ROWS + 1)]
     count, records = float(len(records)), records[:_ROWS]
     if count > _ROWS:
-        rows = {_PART.sub(r"\1", record.where) for record in records}  # each may give several clusters
-        count = max(count, source.size / max(1.0, mean(map(_size, records))) * len(records) / len(rows))
+        lines = {_PART.sub(r"\1", record.where) for record in records}  # each may give several clusters
+        count = max(count, source.size / max(1.0, mean(map(_size, records))) * len(records) / len(lines))
     reading.formats[source.format.name] += 1
     for record in records:
         raw = record.raw if isinstance(record.raw, dict) else {}
