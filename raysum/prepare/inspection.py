@@ -30,6 +30,7 @@ from raysum.sources.survey import Survey, root_of
 
 _SOURCES, _ROWS = 20, 50  # sources that are read, and rows of each
 _MAX_FOLDERS, _MAX_COMMANDS, _MAX_NAMES = 4, 5, 3
+_TABLES = re.compile(r"has the tables (.+); name one with --format (\w+):NAME")  # a file of several tables
 _PART = re.compile(r"(:\d+):\d+$")  # the number of a cluster in a row
 _Options = Mapping[str, Any]  # of FieldMapping
 _Way = tuple[Sequence[str], _Options, str]  # paths, options, and the pattern of the paths in a command
@@ -149,7 +150,7 @@ def inspect(paths: Sequence[str], config: PrepareConfig) -> Inspection:
     if not (given.is_usable and given.summaries):
         with redirect_stderr(StringIO()):  # reports about skipped files
             ways = [(paths, options, "")] * (not given.is_usable)
-            ways += _ways(paths[0], roots[0], roots == local, options) if len(roots) == 1 else []
+            ways += _ways(paths[0], roots[0], roots == local, options, given.problem) if len(roots) == 1 else []
             readings = [*map(_mapped, ways)]
             if not given.is_usable and not any(reading.is_usable for reading in readings) and roots[0].is_dir():
                 readings = [_sampled(paths, {**options, "format": TEXT})]
@@ -158,8 +159,11 @@ def inspect(paths: Sequence[str], config: PrepareConfig) -> Inspection:
     return Inspection(paths, Survey.of(roots), given, others, config.out)
 
 
-def _ways(name: str, root: Path, is_on_disk: bool, options: _Options) -> Iterator[_Way]:
-    """Yield other ways to read the file or folder ``root``, which the user calls ``name``."""
+def _ways(name: str, root: Path, is_on_disk: bool, options: _Options, problem: str) -> Iterator[_Way]:
+    """Yield other ways to read the file or folder ``root``, called ``name`` by the user, that has a ``problem``."""
+    if tables := _TABLES.search(problem):
+        formats = (f"{tables[2]}:{table}" for table in tables[1].split(", "))
+        yield from (([name], {**options, "format": format}, "") for format in formats)
     if not root.is_dir():
         if root.is_file() and not format_by_name(root) and not is_document(root):
             yield [name], {**options, "format": "csv"}, ""

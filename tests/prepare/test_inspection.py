@@ -2,9 +2,11 @@
 
 import json
 import shlex
+import sqlite3
 import sys
 import tarfile
 import zipfile
+from contextlib import closing
 
 import pytest
 
@@ -97,6 +99,18 @@ def test_columns_of_other_names_are_mapped(tmp_path, monkeypatch, name, options)
     found = dry_run(name)
     assert found["commands"] == [f"raysum prepare {name} {options} --out data --valid 0.05 --test 0.05"]
     assert run(monkeypatch, found["commands"][0].removeprefix("raysum ") + " --vocab-size 60") == 0
+
+
+def test_the_tables_of_a_database(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute("create table news (body text, abstract text)")
+        database.execute("create table people (name text)")
+        database.executemany("insert into news values (?, ?)", [(FLOOD, "A flood.")] * 9)
+        database.execute("insert into people values ('Ann')")
+        database.commit()
+    mapping = "--map documents=body --map summary=abstract --format sqlite:news"
+    command = f"raysum prepare {tmp_path}/a.db {mapping} --out data --valid 0.05 --test 0.05"
+    assert dry_run(tmp_path / "a.db")["commands"] == [command]
 
 
 def test_rows_without_text_give_no_mapping():
