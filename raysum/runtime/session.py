@@ -24,6 +24,7 @@ from raysum.runtime.lock import PrivateFolder, waiting_lock
 from raysum.runtime.network import check_listening, free_port
 from raysum.runtime.processes import cores, environment, muted, quiet_ray
 from raysum.runtime.progress import say
+from raysum.runtime.versions import check_nodes
 
 # Ray reads these when it is imported or started; workers inherit them.
 _ENVIRONMENT = {
@@ -83,7 +84,7 @@ def ray_session(address: str | None = None, cpus: float | None = None, purpose: 
     session, so that workers never wait for cores that the machine lacks. ``purpose`` is one of
     ``forkserver.PURPOSES``. In a submitted job (`ray job submit`) the default address is the job's cluster.
     The folder of a private session (logs, sockets) is removed at the end, except after an unexpected error.
-    Raises UserError if ``address`` does not answer or Ray does not start.
+    Raises UserError if ``address`` does not answer, its nodes have other versions, or Ray does not start.
     """
     _set_environment()
     import ray
@@ -99,6 +100,7 @@ def ray_session(address: str | None = None, cpus: float | None = None, purpose: 
             _start(Path(folder.path), cpus, purpose)
         else:
             _join(address)
+            check_nodes()
         quiet_ray()
         yield
         keeps_logs = False

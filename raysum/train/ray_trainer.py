@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import threading
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -27,6 +28,7 @@ from raysum.runtime.remote import shown
 from raysum.runtime.run_sync import refresh
 from raysum.runtime.session import ray_session, reason
 from raysum.runtime.storage import writing
+from raysum.runtime.versions import check_versions, own_versions
 from raysum.stream.loader import DataError, ray_batches, ray_dataset
 from raysum.train.checkpoints import clear
 from raysum.train.job_spec import JobSpec
@@ -60,7 +62,7 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
         failures: dict[str, Any] = {"max_failures": _FAILURES, "controller_failure_limit": _STARTS}
         trainer = DataParallelTrainer(  # TorchTrainer would load torch into all processes of Ray Train
             _worker,
-            train_loop_config={"job_spec": job_spec},
+            train_loop_config={"job_spec": job_spec, "versions": own_versions()},
             backend_config=SharedDevices(),
             scaling_config=ray.train.ScalingConfig(
                 num_workers=workers,
@@ -153,6 +155,7 @@ def _worker(settings: dict[str, Any]) -> str | None:
     watch = [Gauges(job_spec.run).set] if context.get_world_rank() == 0 else []
     reporter = Reporter(job_spec.run, context.get_world_rank() == 0, ray.train.report, *watch)
     try:
+        check_versions(settings["versions"], socket.gethostname(), own_versions())  # the node may have joined later
         with ray_group(), closing(reporter):
             work(job_spec, lambda start: ray_batches(tables), reporter)
     except UserError as error:
