@@ -11,6 +11,7 @@ from typing import Any
 
 from raysum.cli.commands import app
 from raysum.errors import UserError, check_no_password
+from raysum.runtime.progress import log
 from raysum.runtime.remote import as_named
 
 _ENCODING = "PYTHONIOENCODING"
@@ -53,7 +54,8 @@ def main() -> None:
     except Exception as error:
         if (message := _message_of(error)) is None:
             raise
-        print(f"raysum: {as_named(message)}", file=sys.stderr)
+        if not log("error", as_named(message)):
+            print(f"raysum: {as_named(message)}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == 130:  # typer's code for Ctrl-C

@@ -1,15 +1,19 @@
 """Progress on stderr: messages, bars, and the stages of a long command. In a file, a bar is one line at its end.
 
-In a notebook bars go to stdout, since notebooks show stderr as an error.
+In a notebook bars go to stdout, since notebooks show stderr as an error. With ``RAYSUM_LOG_FORMAT=json``, messages are
+JSON lines for a log collector, and there are no bars.
 """
 
+import json
 import math
+import os
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any, TextIO
 
 from tqdm import TqdmWarning
@@ -20,8 +24,31 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", TqdmWarning)  # notebooks without ipywidgets have plain bars
     from tqdm.auto import tqdm
 
+LOG_FORMAT = "RAYSUM_LOG_FORMAT"  # environment variable
 BEAT = 30.0  # seconds between progress messages of a stage
 _TRUST = 20.0  # seconds of finished stages after which measured times count more than expected ones
+
+_run: list[str] = []  # the runs and searches that this process works on, the innermost last
+
+
+@contextmanager
+def logged_run(place: str) -> Iterator[None]:
+    """Tag the JSON messages of the block with the run or search at ``place``."""
+    _run.append(place)
+    try:
+        yield
+    finally:
+        _run.pop()
+
+
+def log(level: str, message: str, **values: Any) -> bool:
+    """Print one JSON line if ``RAYSUM_LOG_FORMAT`` is ``json``; return whether it is."""
+    if os.environ.get(LOG_FORMAT) != "json":
+        return False
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    line = {"time": now, "level": level, "run": _run[-1] if _run else None, "message": message.strip(), **values}
+    print(json.dumps(line), file=sys.stderr, flush=True)
+    return True
 
 
 def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str = "", unit: str = "it") -> tqdm:
@@ -38,6 +65,7 @@ def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str
         mininterval=0.2 if _is_interactive() else math.inf,
         delay=0 if _is_interactive() else 1,  # without a delay a bar starts with a line
         ascii=None if _is_interactive() else True,
+        disable=os.environ.get(LOG_FORMAT) == "json",
     )
     progress.delay = 0  # with a delay it ends without one
     return progress
@@ -45,6 +73,8 @@ def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str
 
 def say(text: str) -> None:
     """Print a one-line message."""
+    if log("warning" if text.startswith("warning: ") else "info", text):
+        return
     if _is_interactive():
         tqdm.write(spelled(text), file=_stream())  # above the bars
     else:

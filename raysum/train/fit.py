@@ -16,7 +16,7 @@ from raysum.errors import UserError
 from raysum.runs.folder import Checkpoint, Run, RunResult
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.processes import configure_process
-from raysum.runtime.progress import say
+from raysum.runtime.progress import logged_run, say
 from raysum.runtime.run_sync import push_so_far, refresh, sync_up
 from raysum.runtime.session import make_ready, reason
 from raysum.runtime.storage import check_own, check_vacant, writing
@@ -65,7 +65,7 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
         return part("raysum.trainers", "auto")(*overrides, **values)
     config = load_config(preset, overrides, values)
     run = _folder_of(config)
-    with folder_lock(run.path, run.path / LOCK), sync_up(run.path):
+    with logged_run(run.place), folder_lock(run.path, run.path / LOCK), sync_up(run.path):
         if not run.exists and not config.model.predicts_attention:
             check_vacant(run.path)  # never write into a folder with other files
         run = fit(config)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from raysum.config.sections import TrainConfig
 from raysum.runs.folder import Run
-from raysum.runtime.progress import bar, say
+from raysum.runtime.progress import bar, log, say
 from raysum.runtime.storage import parsed
 
 _POLL = 0.3  # seconds between looks at metrics.jsonl
@@ -44,6 +44,7 @@ def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) 
                 say(f"{label}: a worker was lost; training resumes from step {progress.n}")
             for line in parsed(metrics):
                 step = line["step"]
+                log("info", "metrics", metrics=line)
                 if "valid_loss" in line:
                     if "valid_seconds" in line and metric not in shown:
                         say(f"{label}: each validation by {metric} takes {line['valid_seconds']:.0f} s")

@@ -21,8 +21,8 @@ from raysum.runtime.compat import dashboard
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.placement import Capacity
 from raysum.runtime.processes import cores
-from raysum.runtime.progress import say
-from raysum.runtime.remote import local
+from raysum.runtime.progress import logged_run, say
+from raysum.runtime.remote import local, shown
 from raysum.runtime.run_sync import added_to, sync_up
 from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
@@ -54,7 +54,13 @@ def tune(name: str, *overrides: str, **values: Any) -> SearchResult:
     started = time.monotonic()
     job = _check(load_space(name, [*pairs(values), *overrides]))
     read = job.run.path if job.run else job.out
-    with folder_lock(job.out, job.out / LOCK), writing(job.out), sync_up(job.out), added_to(read):
+    with (
+        logged_run(shown(job.out)),
+        folder_lock(job.out, job.out / LOCK),
+        writing(job.out),
+        sync_up(job.out),
+        added_to(read),
+    ):
         return _search(job, started)
 
 
