@@ -25,7 +25,7 @@ from raysum.sources.folders import Contents
 from raysum.sources.formats import TEXT, format_by_name
 from raysum.sources.record import Record, Rejected, split_of
 from raysum.sources.staging import stage, with_urls
-from raysum.sources.suggested_map import mean_words, suggested_map
+from raysum.sources.suggested_map import MIN_WORDS, mean_words, suggested_map
 from raysum.sources.survey import Survey, root_of
 
 _SOURCES, _ROWS = 20, 50  # sources that are read, and rows of each
@@ -197,7 +197,8 @@ def _mapped(way: _Way) -> Reading:
     if not reading.is_usable and not options["map"]:
         with suppress(UserError, *DAMAGES):
             rows = [*_raw_rows(find_sources(paths, FieldMapping.of([], format=options["format"]))[0])]
-            reading = _sampled(paths, {**options, "map": suggested_map(rows)}) if rows else reading
+            mapped = _sampled(paths, {**options, "map": suggested_map(rows)})
+            reading = mapped if mapped.words and median(mapped.words) >= MIN_WORDS else reading
     return replace(reading, pattern=pattern)
 
 

@@ -10,7 +10,7 @@ from raysum.sources.record import as_list
 
 _SUMMARY = re.compile(r"(?i).*(summ|abstract|highlight|headline|tl;?dr|gist|reference|target|tgt)")
 _TITLE = re.compile(r"(?i).*(title|subject|topic|query|question)")
-_MIN_WORDS, _MAX_TITLE = 5, 40  # words of a document, and of a title
+MIN_WORDS, _MAX_TITLE = 5, 40  # words of a document, and of a title
 _MAX_NAME = 4  # words of the name of a column, which the first line of a text exceeds
 _Row = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def suggested_map(rows: Sequence[_Row]) -> list[str]:
     others = [name for name in texts if name not in (summary, title) and not _SUMMARY.match(name)]
     documents = max(others, key=words.__getitem__, default=None)
     is_header = all(len(str(name).split()) <= _MAX_NAME for name in words)
-    if documents is None or words[documents] < _MIN_WORDS or not is_header:
+    if documents is None or words[documents] < MIN_WORDS or not is_header:
         return []
     pairs = [f"documents={_path(rows, documents)}"]
     if summary and summary != "summary":

@@ -113,7 +113,9 @@ def test_the_tables_of_a_database(tmp_path):
     assert dry_run(tmp_path / "a.db")["commands"] == [command]
 
 
-def test_rows_without_text_give_no_mapping():
+def test_rows_without_text_give_no_mapping(tmp_path):
+    (tmp_path / "board.json").write_text(json.dumps([{"panels": [{"type": "graph", "id": 1}] * 26}]))
+    assert dry_run(tmp_path / "board.json")["commands"] == []
     assert suggested_map([{"a": 1, "b": "x"}]) == suggested_map([]) == []
 
 
