@@ -149,9 +149,9 @@ def inspect(paths: Sequence[str], config: PrepareConfig) -> Inspection:
         raise UserError(given.problem)
     if not (given.is_usable and given.summaries):
         with redirect_stderr(StringIO()):  # reports about skipped files
-            ways = [(paths, options, "")] * (not given.is_usable)
-            ways += _ways(paths[0], roots[0], roots == local, options, given.problem) if len(roots) == 1 else []
-            readings = [*map(_mapped, ways)]
+            readings = [] if given.is_usable else [_mapped((paths, options, ""))]
+            if len(roots) == 1 and not any(reading.is_usable for reading in readings):
+                readings = [*map(_mapped, _ways(paths[0], roots[0], roots == local, options, given.problem))]
             if not given.is_usable and not any(reading.is_usable for reading in readings) and roots[0].is_dir():
                 readings = [_sampled(paths, {**options, "format": TEXT})]
         others = [one for one in readings if one.is_usable and (one.summaries or not given.is_usable)][:_MAX_COMMANDS]
@@ -182,10 +182,11 @@ def _ways(name: str, root: Path, is_on_disk: bool, options: _Options, problem: s
                 yield *pair, ""
     for suffix in dict.fromkeys(file.suffix for file in found.files if format_by_name(file)):
         files = [file for file in found.files if file.suffix == suffix]
-        pattern = f"{shlex.quote(name.rstrip('/'))}/*{suffix}" if len(files) > 1 else ""
+        pattern = f"{shlex.quote(name.rstrip('/'))}/*{suffix}" if is_on_disk and len(files) > 1 else ""
         yield [*map(named, files)], options, pattern
     if found.document_folders and found.documents:
-        yield [*map(named, found.document_folders)], options, f"{shlex.quote(name.rstrip('/'))}/*/"
+        pattern = f"{shlex.quote(name.rstrip('/'))}/*/" if is_on_disk else ""
+        yield [*map(named, found.document_folders)], options, pattern
     for folder in chain.from_iterable(map(folders_of_rows, found.folders)):
         yield [named(folder)], options, ""
 

@@ -145,6 +145,14 @@ def test_files_beside_folders_of_documents(tmp_path):
     assert found["commands"][0].startswith(f"raysum prepare {tmp_path}/*.jsonl --out data")
 
 
+def test_rows_of_other_names_in_an_archive(tmp_path):
+    (tmp_path / "set").mkdir()
+    for name in ("train", "dev"):
+        (tmp_path / "set" / f"{name}.jsonl").write_text(ROWS["unknown.dat"])
+    path = zipped(tmp_path / "set")
+    assert dry_run(path)["commands"] == [f"raysum prepare {path} --map documents=body --map summary=tldr --out data"]
+
+
 def test_encodings_and_other_kinds(tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "a.txt").write_bytes(("Straße und Übergänge über den Fluß. " * 9).encode("cp1252"))
