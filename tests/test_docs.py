@@ -10,7 +10,7 @@ import yaml
 from helpers.project import ROOT
 from raysum.cli.reference import SCHEMAS, fill_tables, schema
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def files_with_schemas():

@@ -58,7 +58,7 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
 @contextmanager
 def serving(config: ServeConfig) -> Iterator[str]:
     """Run the server during the block and yield its URL. Raises as :func:`serve` does."""
-    exact, health, batch, extracting = _served(config)
+    exact, health, batch, extracting = resolve_served(config)
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
         port = listener.getsockname()[1]
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
@@ -87,7 +87,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
                 ray_serve.shutdown()
 
 
-def _served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
+def resolve_served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
     """Resolve what is served.
 
     Returns the config with run and step, the health report, the batch size, and whether the system extracts sentences.

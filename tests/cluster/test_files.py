@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import jsonschema
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 
 from helpers import deployment_schemas as schemas
 from helpers.project import ROOT
+from raysum.config.loading import load_config
 
 CLUSTER = ROOT / "cluster"
 YAML = sorted(path.relative_to(CLUSTER).as_posix() for path in CLUSTER.rglob("*.y*ml"))
@@ -68,7 +70,9 @@ def check_serve(values: dict[str, Any]) -> None:
     assert not (unknown := [*unknown_keys(values, ServeDeploySchema)]), unknown
     for application in values["applications"]:
         check_runtime_environment(application["runtime_env"])
-        ServeConfig.model_validate(application["args"])
+        config = ServeConfig.model_validate(application["args"])
+        assert callable(resolve_name(application["import_path"]))
+        assert config.host == values["http_options"]["host"]
 
 
 def unknown_keys(values: Any, model: type[BaseModel]) -> Iterator[str]:
@@ -264,6 +268,30 @@ def test_the_slurm_script_is_valid_bash_and_uses_options_that_ray_has():
     assert not used & {"--head", "--port", "--block", "--node-ip-address"}  # symmetric-run refuses these
     assert re.search(r"RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=(\d+)", text)[1] == "600"
     assert "RAY_AUTH_MODE=token" in text
+
+
+def test_the_readme_names_every_file_and_its_trainings_have_valid_settings():
+    text = (CLUSTER / "README.md").read_text()
+    links = {(CLUSTER / link).resolve() for link in re.findall(r"\]\(([^)#:]+)\)", text)}
+    assert all(link.exists() for link in links)
+    unnamed = {"job-env.yaml", "README.md"} | {"compose/prometheus.yml"}  # used in commands, or by a named file
+    files = {path for path in CLUSTER.rglob("*") if path.is_file() and "provisioning" not in path.parts}
+    files = {path for path in files if path.relative_to(CLUSTER).as_posix() not in unnamed and path.suffix != ".pyc"}
+    assert {path for path in files if not {path, path.parent} & links and path.name not in text} == set()
+    trainings = re.findall(r"train(?:.sbatch)? pht (.*)", text)
+    assert len(trainings) == 3
+    for settings in trainings:
+        assert load_config("pht", settings.split()).train.workers in (2, 4, 8)
+
+
+def test_the_sizes_in_the_readme_are_those_of_the_presets():
+    rows = re.findall(
+        r"^\| `(\S+)` \| \d+ M \| ([\d,]+) \| \S+ \| ([\d,]+) \|", (CLUSTER / "README.md").read_text(), re.M
+    )
+    assert rows
+    for preset, tokens, steps in rows:
+        train = load_config(preset, []).train
+        assert (tokens, steps) == (f"{train.batch_tokens * train.micro_batches:,}", f"{train.steps:,}")
 
 
 def test_no_file_has_a_secret():

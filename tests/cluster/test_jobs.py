@@ -145,3 +145,33 @@ def test_submitted_jobs_prepare_train_tune_evaluate_and_serve(head: Head, tmp_pa
     assert reply.json()["summary"]
     assert head.ray("job", "stop", name).returncode == 0
     assert f"Job '{name}' was stopped" in head.ray("job", "status", name).stdout
+    serve_by_file(head, run, tmp_path / "serve.yaml")
+
+
+def serve_by_file(head: Head, run: Path, file: Path) -> None:
+    """Serve ``run`` by the configuration in KubeRay's RayService, as its operator does."""
+    resource = yaml.safe_load((ROOT / "cluster" / "kuberay" / "serve.yaml").read_text())
+    values, port = yaml.safe_load(resource["spec"]["serveConfigV2"]), free_port()
+    values["http_options"] = {"host": "127.0.0.1", "port": port}
+    (application,) = values["applications"]
+    application["args"] = {"run": str(run), "decode": {"max_length": 8}}
+    file.write_text(yaml.safe_dump(values))
+    serve = [str(Path(RAY).with_name("serve"))]
+    deployed = [*serve, "deploy", str(file), "--address", head.address]
+    assert subprocess.run(deployed, env=head.environment, capture_output=True, timeout=120).returncode == 0
+    url, request = f"http://127.0.0.1:{port}/v1/summarize", {"documents": ["One. Two.", "Three."]}
+    try:
+        for _ in range(300):
+            with contextlib.suppress(httpx.TransportError):
+                reply = httpx.post(url, json=request, timeout=120)
+                if reply.status_code == 200:
+                    break
+            time.sleep(0.3)
+        assert reply.status_code == 200 and reply.json()["summary"], reply.text
+    finally:
+        status = subprocess.run(
+            [*serve, "status", "--address", head.address], env=head.environment, text=True, capture_output=True
+        )
+        print(status.stdout)
+        stop = [*serve, "shutdown", "--yes", "--address", head.address]
+        subprocess.run(stop, env=head.environment, check=True, capture_output=True, timeout=120)
