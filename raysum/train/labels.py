@@ -4,6 +4,7 @@ The dataset of kind ``alignment`` has the columns ``id``, ``embeddings`` (Genera
 and ``label`` (eta of eq. 15, [M], summing to 1).
 """
 
+import secrets
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -139,7 +140,9 @@ def _label_tables(run: Run, checkpoint: str, stream: Stream, settings: TrainConf
 
     each = share("labeller", workers)
     options = {"num_cpus": each.cpus, "num_gpus": each.gpus, "max_restarts": -1, "max_task_retries": -1}
-    actor: Any = ray.remote(Labeler).options(**options)
+    actor: Any = ray.remote(Labeler)
     arguments = (run, checkpoint, stream, settings.threads, workers)
-    pool = ActorPool([actor.remote(*arguments) for _ in range(min(workers, len(blocks)))])
+    label = f"{run.path.name}-labeller-{secrets.token_hex(3)}"  # the names in the dashboard
+    names = [f"{label}-{number}" for number in range(min(workers, len(blocks)))]
+    pool = ActorPool([actor.options(name=name, **options).remote(*arguments) for name in names])
     yield from with_bar(pool.map(lambda labeler, block: labeler.label.remote(block), blocks))

@@ -30,6 +30,7 @@ from raysum.models.kernels import cross_entropy
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import SEAL
+from raysum.runtime.compat import dashboard
 from raysum.runtime.storage import read_lines
 from raysum.stream.collators.summarization import Summarization
 from raysum.stream.loader import read_rows
@@ -517,6 +518,8 @@ def test_labels_are_the_models_attention(alignment, twelve_steps, data):
 
 @pytest.mark.slow
 def test_actors_label_as_one_process_does_and_ray_has_no_remark(twelve_steps, data, tmp_path, ray_session, capfd):
+    from ray.util.state import list_actors
+
     made = []
     for workers in (0, 2):
         skipped = shutil.ignore_patterns("alignment")
@@ -525,6 +528,8 @@ def test_actors_label_as_one_process_does_and_ray_has_no_remark(twelve_steps, da
         labels, _ = labelled_dataset(alignment_config(run, data, *options))
         made.append([(row["id"], row["label"].tolist()) for row in labels.read("train")])
     assert made[0] == made[1] and len(made[0]) == 150
+    names = {actor.name for actor in list_actors(address=dashboard(), limit=1000)}
+    assert {name.rpartition("-")[2] for name in names if name.startswith("2-labeller-")} == {"0", "1"}
     assert "core_worker" not in capfd.readouterr().err
 
 
