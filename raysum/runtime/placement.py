@@ -33,12 +33,18 @@ def device(name: str | None = None) -> "torch.device":
     return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def share(role: Role, processes: int) -> Share:
+def share(role: Role, processes: int, cpus: float | None = None, gpus: float | None = None) -> Share:
     """Return the resources of each of the ``processes`` with a role in the current Ray session.
 
     Either all workers of a training get a GPU of their own or none does; other roles share the GPUs. A worker or a
     labeller takes one CPU, but all together at most half of the CPUs: Ray Data's readers need the other half.
+    ``cpus`` and ``gpus`` replace the computed ones.
     """
+    computed = _share(role, processes)
+    return Share(computed.cpus if cpus is None else cpus, computed.gpus if gpus is None else gpus)
+
+
+def _share(role: Role, processes: int) -> Share:
     import ray
 
     total = ray.cluster_resources()
@@ -68,6 +74,13 @@ class Capacity(NamedTuple):
 
         total = ray.cluster_resources()
         return cls(int(total.get("CPU", 1)), int(total.get("GPU", 0)))
+
+    def trials(self, cpus: float, gpus: float) -> int:
+        """Return how many trials with ``cpus`` and ``gpus`` fit at once. A fraction of a GPU never spans two."""
+        by_cpus = int(self.cpus / cpus)
+        if not gpus:
+            return by_cpus
+        return min(by_cpus, int(self.gpus / gpus) if gpus >= 1 else self.gpus * int(1 / gpus))
 
     def trainings(self, workers: int, cpus: float | None = None, gpus: float | None = None) -> int:
         """Return how many trainings of ``workers`` fit at once.

@@ -54,9 +54,9 @@ def _saved_means(job: Job, name: str) -> list[dict[str, Any]]:
 def _mean_scores(job: Job, name: str, values: dict[str, Any], decoder: Any) -> Iterator[dict[str, Any]]:
     """Yield the mean scores so far, chunk by chunk. The dashboard shows the scoring actor under the trial's name."""
     searched = values if decoder else {}
-    options = {"num_cpus": 0, "num_gpus": share("decoder", job.concurrency).gpus}
+    options = {"num_cpus": 0, "num_gpus": job.share.gpus}
     decoder = decoder or ray.remote(Decoder).options(**options).remote(job, values)
-    scorer: Any = ray.remote(TrialScorer).options(name=name, num_cpus=1).remote(job, name)
+    scorer: Any = ray.remote(TrialScorer).options(name=name, num_cpus=job.share.cpus).remote(job, name)
     bounds = sorted({0, min(_FIRST, job.length), *range(_CHUNK, job.length, _CHUNK), job.length})
     for start, stop in pairwise(bounds):
         yield ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, searched)))
@@ -126,7 +126,8 @@ def shared_decoder(job: Job) -> Iterator[Any]:
         yield None
         return
     betas = search[BETA].listed
-    options = {"num_cpus": 1, "num_gpus": share("decoder", 1).gpus, "max_restarts": 1, "max_task_retries": 1}
+    gpus = share("decoder", 1, gpus=job.space.config.resources.gpus).gpus
+    options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 1, "max_task_retries": 1}
     decoder: Any = ray.remote(Decoder).options(**options).remote(job, {BETA: betas[0]}, betas)
     try:
         yield decoder

@@ -12,11 +12,22 @@ from raysum.config.base import Section
 
 POINTS = 100_000  # maximum points of a space: each is resolved and checked before the first trial
 METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("valid_loss",)}
+_STOPPING = {"decode": (*METRICS["decode"], "examples"), "train": (*METRICS["train"], "step", "train_seconds")}
 
 # Keys that cannot be searched, and why.
 _FIXED = {
     **dict.fromkeys(("data", "mixed", "out", "run"), "is the same for all trials of a search"),
-    **dict.fromkeys(("train.address", "train.workers", "train.threads"), "sets where trials run, not their results"),
+    **dict.fromkeys(
+        (
+            "train.address",
+            "train.workers",
+            "train.threads",
+            "train.cpus_per_worker",
+            "train.gpus_per_worker",
+            "train.wait_minutes",
+        ),
+        "sets where trials run, not their results",
+    ),
     "train.validate_examples": "sets the examples that trials are compared on",
     **dict.fromkeys(("model.vocabulary", "model.marks"), "comes from the dataset"),
 }
@@ -105,6 +116,21 @@ class Budget(Section):
     )
 
 
+class Resources(Section):
+    """CPUs and GPUs of one trial. Trials wait for them, and as many run side by side as fit."""
+
+    cpus: float | None = Field(None, gt=0, le=100_000, description="CPUs of a trial")
+    gpus: float | None = Field(
+        None, ge=0, le=100_000, description="GPUs of a trial: a whole number, or a fraction below 1 to share one"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "Resources":
+        if self.gpus is not None and self.gpus > 1 and self.gpus % 1:
+            raise ValueError(f"gpus={self.gpus:g} must be a whole number, or a fraction below 1")
+        return self
+
+
 class SpaceConfig(Section):
     """A search space. Keys of ``config`` and ``search`` are dotted config keys (``decode.beta``)."""
 
@@ -115,12 +141,23 @@ class SpaceConfig(Section):
     search: dict[str, Values] = Field(min_length=1)
     metric: Literal["rouge1", "rouge2", "rougeL", "rougeLsum", "valid_loss"] = "rouge2"
     searcher: Literal["grid", "random", "optuna"] = "grid"
-    scheduler: Literal["fifo", "asha", "pbt"] = Field(
+    scheduler: Literal["fifo", "asha", "hyperband", "pbt"] = Field(
         "fifo",
-        description="asha stops the worst trials early; pbt replaces them at each validation by copies of the best "
+        description="asha stops the worst trials early; hyperband (asynchronous) runs asha with four first limits, "
+        "from 1/27 of a trial to a whole one; pbt replaces them at each validation by copies of the best "
         "ones with similar settings (trials train side by side)",
     )
     trials: int | None = Field(None, gt=0, le=POINTS, description="number of random draws (random, optuna)")
+    max_concurrent: int | None = Field(
+        None, gt=0, le=POINTS, description="maximum number of trials that run side by side; None = all that fit"
+    )
+    resources: Resources = Field(default_factory=Resources, description="CPUs and GPUs of a trial")
+    retries: int = Field(0, ge=0, le=1000, description="times that a failed trial runs again; training resumes")
+    stop: dict[str, float] = Field(
+        default_factory=dict,
+        description="a trial ends when one of these metrics reaches its value: a loss at or below it, others at or "
+        "above it",
+    )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of the random draws")
     preset: str | None = Field(None, description="train: preset or file that the trials change")
     config: dict[str, Any] = Field(default_factory=dict, description="keys that all trials share")
@@ -155,6 +192,9 @@ class SpaceConfig(Section):
             raise ValueError("budget, then and alignment belong to spaces that train")
         if self.alignment and not self.then:
             raise ValueError("alignment has no effect without then; leave it out")
+        known = _STOPPING[self.kind]
+        if wrong := [name for name in self.stop if name not in known]:
+            raise ValueError(f"stop cannot name {wrong[0]!r} in a {self.kind} space; use {', '.join(known)}")
         if self.scheduler == "pbt":
             self._check_population()
         return self
@@ -173,6 +213,8 @@ class SpaceConfig(Section):
     def _check_population(self) -> None:
         if self.kind != "train" or self.searcher != "random" or (self.trials or 0) < 2:
             raise ValueError("scheduler pbt needs kind train, searcher random and at least 2 trials")
+        if self.max_concurrent:
+            raise ValueError("scheduler pbt trains all trials side by side; leave max_concurrent out")
         wrong = [key for key in self.search if key not in _PERTURBED]
         if wrong:
             raise ValueError(

@@ -71,9 +71,11 @@ def _search(job: Job, started: float) -> SearchResult:
     make_ready(purpose, settings.address)
     _claim(job)
     RecordWriter().add(job.out, begun=space.num_trials)
-    with live_page(job.out) as page, ray_session(settings.address, job.concurrency * (settings.workers + 2), purpose):
+    with live_page(job.out) as page, ray_session(settings.address, _session_cpus(job), purpose):
         if is_joined(settings.address):
-            job = replace(job, concurrency=_concurrency(space, Capacity.of_cluster()))
+            capacity = Capacity.of_cluster()
+            _check_resources(space, capacity)
+            job = replace(job, concurrency=_concurrency(space, capacity))
         say(f"Trials: {page}; TensorBoard: tensorboard --logdir {job.out}")
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token)")
         from raysum.tune.tuner import run_trials  # the session sets variables that Ray Tune reads at import
@@ -96,6 +98,12 @@ def _search(job: Job, started: float) -> SearchResult:
     return SearchResult(space.config, trials, run, time.monotonic() - started, then, adopted)
 
 
+def _session_cpus(job: Job) -> float:
+    """Return the CPUs of a private session: those of all trials, and one for each beside its workers."""
+    train, resources = job.space.first.train, job.space.config.resources
+    return job.concurrency * (max(train.workers * max(train.cpus_per_worker or 1, 1), resources.cpus or 1) + 2)
+
+
 def _check(space: Space) -> Job:
     """Return the job of a space. Raises UserError for everything that can be checked before the first trial."""
     config, run = space.first, None
@@ -109,19 +117,45 @@ def _check(space: Space) -> Job:
     else:
         space = _check_training(space, dataset)
         length = max(space.resolve(sample).train.steps for sample in space.samples())
-    concurrency = _concurrency(space, Capacity.of_machine())
-    return Job(space, dataset.address, out, run, length, concurrency, threads=max(1, cores() // concurrency))
+    capacity = Capacity.of_machine()
+    if not is_joined(config.train.address):
+        _check_resources(space, capacity)
+    concurrency = _concurrency(space, capacity)
+    threads = max(1, int(space.config.resources.cpus or cores() // concurrency))
+    return Job(space, dataset.address, out, run, length, concurrency, threads)
 
 
 def _concurrency(space: Space, capacity: Capacity) -> int:
     """Return the number of concurrent trials: a whole population, one decoding a CPU, or all trainings that fit."""
     if space.config.scheduler == "pbt":
         return space.num_trials
+    return max(1, min(_fitting(space, capacity), space.num_trials, space.config.max_concurrent or space.num_trials))
+
+
+def _fitting(space: Space, capacity: Capacity) -> int:
+    """Return the number of trials whose resources fit at once."""
+    resources, train = space.config.resources, space.first.train
+    workers = max(1, train.workers)
     decodes = space.config.kind == "decode"
-    train = space.first.train
-    each = (train.cpus_per_worker, train.gpus_per_worker)
-    fitting = capacity.cpus if decodes else capacity.trainings(max(1, train.workers), *each)
-    return max(1, min(fitting, space.num_trials))
+    if resources.cpus is None and resources.gpus is None:
+        return capacity.cpus if decodes else capacity.trainings(workers, train.cpus_per_worker, train.gpus_per_worker)
+    return capacity.trials(resources.cpus or (1 if decodes else workers), resources.gpus or 0)
+
+
+def _check_resources(space: Space, capacity: Capacity) -> None:
+    """Raises UserError if the resources that the space sets for a trial never fit."""
+    resources, workers = space.config.resources, space.first.train.workers
+    values = resources.model_dump(exclude_none=True)
+    if values and _fitting(space, capacity) < 1:
+        given = ", ".join(f"resources.{name}={amount:g}" for name, amount in values.items())
+        raise UserError(
+            f"a trial with {given} does not fit on {capacity.cpus} CPUs and {capacity.gpus} GPUs; lower them"
+        )
+    if space.config.kind == "train" and workers > 1 and resources.gpus not in (None, 0, workers):
+        raise UserError(
+            f"resources.gpus={resources.gpus:g} does not fit train.workers={workers}: each worker needs a whole GPU; "
+            f"use resources.gpus={workers}, or train.workers=1 for a fraction"
+        )
 
 
 def _check_training(space: Space, dataset: Dataset) -> Space:

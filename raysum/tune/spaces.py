@@ -17,6 +17,7 @@ from raysum.config.problems import validate
 from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.runs.folder import Run
+from raysum.runtime.placement import Share, share
 from raysum.systems import count_parameters
 from raysum.tune.schema import SpaceConfig
 
@@ -150,6 +151,12 @@ class Job:
     length: int  # scored examples, or training steps, of a whole trial
     concurrency: int  # trials that run side by side
     threads: int  # of each of them
+
+    @property
+    def share(self) -> Share:
+        """The CPUs and GPUs of a trial that decodes, or that trains in its own process."""
+        resources = self.space.config.resources
+        return share("decoder", self.concurrency, resources.cpus, resources.gpus)
 
     def name(self, trial: Any) -> str:
         """Return the name of Tune's ``trial``, its actor and its folder, such as ``beta=0.8``."""

@@ -31,7 +31,7 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     run = Run(job.folder(tune.get_context().get_trial_name()))
     config = job.space.resolve(values)
     threads = config.train.threads or max(1, job.threads // max(1, config.train.workers))
-    shared = config.train.model_copy(update={"threads": threads})
+    shared = config.train.model_copy(update={"threads": threads, **_worker_resources(job, config.train.workers)})
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
     if job.space.config.scheduler != "pbt":
         if run.exists and run.latest() and run.validations():
@@ -49,6 +49,12 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": run.checkpoints()[-1].step})
             tune.report(best_so_far(run), checkpoint=tune.Checkpoint(folder))
+
+
+def _worker_resources(job: Job, workers: int) -> dict[str, float]:
+    """Return the resources of each worker: an equal part of what the space sets for a trial."""
+    resources = job.space.config.resources.model_dump(exclude_none=True)
+    return {f"{name}_per_worker": amount / workers for name, amount in resources.items() if workers}
 
 
 class ReportValidations(TuneReportCallback):

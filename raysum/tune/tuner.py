@@ -15,7 +15,6 @@ from ray.tune.search.optuna import OptunaSearch
 from ray.util.metrics import Gauge
 
 from raysum.errors import UserError
-from raysum.runtime.placement import share
 from raysum.runtime.processes import muted
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import shown
@@ -49,16 +48,19 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
     space, folder, decodes = job.space.config, job.out / "tune", job.space.config.kind == "decode"
     # A trial itself needs almost no CPU (0 is not allowed): its actor or its worker group has the CPUs. Tune does not
     # count the worker group.
-    actors = [{"CPU": 1.0} if decoder else share("decoder", job.concurrency).bundle] if decodes else []
+    each = job.share._replace(gpus=0.0) if decoder else job.share
+    actors = [each.bundle] if decodes else []
     resources = tune.PlacementGroupFactory([{"CPU": 0.01}, *actors])
     trial, parameters = (decode_trial, {"decoder": decoder}) if decodes else (train_trial, {})
     trainable = tune.with_resources(tune.with_parameters(trial, job=job, **parameters), resources)
     if is_begun:
         return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=repeats_failed)
     is_population = space.scheduler == "pbt"
-    limits = {"train_seconds": space.budget.seconds}
-    if is_population:
-        limits["step"] = job.length  # so that pbt never perturbs a trial at its last step
+    stop = dict(space.stop)
+    if space.budget.seconds:
+        stop["train_seconds"] = min(space.budget.seconds, stop.get("train_seconds", space.budget.seconds))
+    if is_population:  # so that it never perturbs a trial at its last step
+        stop["step"] = min(job.length, stop.get("step", job.length))
     return tune.Tuner(
         trainable,
         param_space={key: domain(values) for key, values in space.search.items()} if job.space.drawn_by_tune else {},
@@ -79,7 +81,8 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             name=folder.name,
             storage_path=str(job.out),
             verbose=0,
-            stop={metric: limit for metric, limit in limits.items() if limit} or None,
+            stop=TrialLimits(stop),
+            failure_config=tune.FailureConfig(max_failures=space.retries),
             callbacks=[TrialProgress(space.metric, job.space.num_trials, job.out)],
         ),
     )
@@ -95,7 +98,12 @@ def _searcher(job: Job) -> SearchAlgorithm | Searcher:
 
 
 def _scheduler(job: Job) -> TrialScheduler:
-    """Return the scheduler. ASHA keeps the best third of the trials after 1/8 of a trial, and again after 3/8."""
+    """Return the scheduler. ASHA keeps the best third of the trials after 1/8 of a trial, and again after 3/8.
+
+    Hyperband is asynchronous (Li et al. 2018): each trial draws one of four brackets, which keep their best third after
+    1/27, 1/9 and 1/3 of a trial, from 1/9 on, from 1/3 on, or keep all trials. Ray's synchronous HyperBandScheduler
+    pauses trials, which would stop and start their workers each time.
+    """
     space = job.space.config
     if space.scheduler == "fifo":
         return FIFOScheduler()
@@ -104,8 +112,25 @@ def _scheduler(job: Job) -> TrialScheduler:
     unit, length = "step" if space.kind == "train" else "examples", job.length
     if space.budget.seconds:
         unit, length = "train_seconds", int(space.budget.seconds)
+    first, brackets = (max(1, length // 8), 1) if space.scheduler == "asha" else (length // 27 + 1, 4)
     # One more than the whole length, so that no trial is stopped at its last report, before its cleanup.
-    return ASHAScheduler(time_attr=unit, max_t=length + 1, grace_period=max(1, length // 8), reduction_factor=3)
+    return ASHAScheduler(time_attr=unit, max_t=length + 1, grace_period=first, reduction_factor=3, brackets=brackets)
+
+
+class TrialLimits(tune.Stopper):
+    """Ends a trial when a metric reaches its value in ``stop``: a loss at or below it, others at or above it."""
+
+    def __init__(self, stop: dict[str, float]):
+        self.stop = stop
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return any(name in result and self._is_reached(name, result[name]) for name in self.stop)
+
+    def _is_reached(self, name: str, value: float) -> bool:
+        return value <= self.stop[name] if name.endswith("loss") else value >= self.stop[name]
+
+    def stop_all(self) -> bool:
+        return False
 
 
 class Listed(Searcher):
@@ -184,6 +209,9 @@ class TrialProgress(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         self._write(trial, state="ended")
         say(f"{trial}: {self.metric} {trial.last_result.get(self.metric, float('nan')):.4g}")
+
+    def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        say(f"{trial} failed and runs again")
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         lines = Path(trial.error_file).read_text(errors="replace").strip().splitlines() if trial.error_file else []

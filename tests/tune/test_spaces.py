@@ -159,6 +159,7 @@ def test_optuna_draws_again_what_exceeds_the_budget(space_file):
 
 _REFUSED = {
     "data", "out", "run", "train.address", "train.workers", "train.threads", "train.validate_examples",
+    "train.cpus_per_worker", "train.gpus_per_worker", "train.wait_minutes",
     "model.vocabulary", "model.marks",
 }  # fmt: skip
 _INSTEAD_OF_NONE = {"source.max_tokens": 500, "train.label_examples": 9, "decode.keep_paragraphs": 9}
@@ -196,6 +197,8 @@ def test_keys_that_change_nothing_measured_are_refused(space_file):
         load_space(space_file(TRAIN + "search: {decode.beta: {grid: [0.1]}}\n"))
     population = TRAIN + "scheduler: pbt\nsearcher: random\ntrials: 4\n"
     load_space(space_file(population + "search: {optim.lr: {loguniform: [0.1, 1]}}\n"))
+    with pytest.raises(UserError, match="scheduler pbt trains all trials side by side; leave max_concurrent out"):
+        load_space(space_file(population + "search: {optim.lr: {loguniform: [0.1, 1]}}\nmax_concurrent: 2\n"))
     with pytest.raises(UserError, match="scheduler pbt cannot search model.encoder"):
         load_space(space_file(population + "search: {model.encoder: {choice: [L, G]}}\n"))
 
@@ -244,6 +247,9 @@ def test_mistakes_name_the_key_and_its_line(space_file, change, message):
         (["decode.beta=0.3"], "the space .* searches this key"),
         (["budget.seconds=3"], "budget, then and alignment belong to spaces that train"),
         (["then=beta"], "budget, then and alignment belong to spaces that train"),
+        (["stop.step=9"], "stop cannot name 'step' in a decode space; use rouge1"),
+        (["max_concurrent=0"], "max_concurrent: .*greater than 0"),
+        (["resources.gpus=1.5"], "gpus=1.5 must be a whole number, or a fraction below 1"),
         (["exampels=3"], "unknown key 'exampels' .*did you mean 'examples'"),
     ],
 )

@@ -23,12 +23,13 @@ from raysum.evaluate.evaluation import evaluate
 from raysum.metrics.statistics import Interval
 from raysum.pages.charts import save
 from raysum.runs.folder import Run
+from raysum.runtime.placement import Capacity
 from raysum.runtime.storage import read_lines
 from raysum.systems import count_parameters
 from raysum.tune.page import result_charts
 from raysum.tune.record import RECORD
 from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption, ranked
-from raysum.tune.search import _check, _claim, tune
+from raysum.tune.search import _check, _claim, _concurrency, tune
 from raysum.tune.spaces import Job, load_space
 
 
@@ -182,6 +183,52 @@ def test_a_resumed_search_reports_results(tmp_path):
     assert (line["config"], line["metrics"], line["seconds"]) == ({"decode.beta": 0.5}, {"rouge2": 3.0}, 2.0)
 
 
+def test_a_trial_ends_when_a_metric_reaches_its_value():
+    from raysum.tune.tuner import TrialLimits
+
+    ends = TrialLimits({"valid_loss": 2.0, "step": 10})
+    results = [{"valid_loss": 2.1, "step": 9}, {"valid_loss": 2.0}, {"valid_loss": 3.0, "step": 10}, {"examples": 99}]
+    assert [ends("trial", result) for result in results] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("settings", "trials"),
+    [
+        ([], 2),
+        (["max_concurrent=1"], 1),
+        (["max_concurrent=9"], 2),
+        (["resources.cpus=2"], 4),
+        (["resources.gpus=0.5"], 4),
+        (["resources.gpus=0.4"], 4),  # a third trial of each GPU would need parts of two
+        (["resources.gpus=2"], 1),
+        (["resources.gpus=0.1", "resources.cpus=3"], 2),
+    ],
+)
+def test_trials_run_side_by_side_within_their_resources(settings, trials):
+    space = load_space("layer_mix", ["budget.parameters=null", *settings])
+    assert _concurrency(space, Capacity(cpus=8, gpus=2)) == trials
+
+
+def test_resources_that_never_fit_are_found_before_ray_starts(tmp_path, data, run):
+    given = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]
+    with pytest.raises(UserError, match="a trial with resources.cpus=99999 does not fit on .* lower them"):
+        tune("beta", *given, "resources.cpus=99999")
+    workers = ["train.workers=2", "train.micro_batches=2", "resources.gpus=0.5"]
+    with pytest.raises(UserError, match="resources.gpus=0.5 does not fit|does not fit on .* 0 GPUs"):
+        tune("layer_mix", *given[::2], *workers)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "rungs"), [("asha", [[100, 300]]), ("hyperband", [[30, 90, 270], [90, 270], [270], []])]
+)
+def test_hyperband_has_brackets_from_a_small_part_to_a_whole_trial(tmp_path, data, scheduler, rungs):
+    from raysum.tune.tuner import _scheduler
+
+    given = [f"scheduler={scheduler}", "train.steps=800", "budget.seconds=null", f"data={data.path}"]
+    brackets = _scheduler(_check(load_space("layer_mix", [*given, f"out={tmp_path}"])))._brackets
+    assert [sorted(milestone for milestone, _ in bracket._rungs) for bracket in brackets] == rungs
+
+
 def test_a_search_that_has_not_ended_cannot_be_served(tmp_path):
     (tmp_path / "search.yaml").write_text("name: beta\n")
     with pytest.raises(UserError, match="has not ended"):
@@ -272,10 +319,14 @@ def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_ses
     space.write_text(
         "about: x\nkind: decode\nexamples: 4\nconfig: {decode.max_length: 5}\n"
         "search:\n  decode.ranker: {grid: [null, /nowhere]}\n"
+        "retries: 2\nmax_concurrent: 1\nresources: {cpus: 0.5}\nstop: {examples: 4}\n"
     )
     command = [f"data={data.path}", f"run={run.path}", f"out={tmp_path / 'search'}"]
-    for _ in range(2):
+    for searches in (1, 2):
         result = tune(str(space), *command)
+        lines = [*read_lines(tmp_path / "search" / RECORD)]
+        running = [line["trial"] for line in lines if "config" in line and "metrics" not in line]
+        assert running == ["ranker=None"] + ["ranker=nowhere"] * 3 * searches  # one after the other, with two retries
         good, bad = result.trials
         assert good.config == {"decode.ranker": None} and good.error is None
         assert (good.name, bad.name) == ("ranker=None", "ranker=nowhere")  # also when it was tried again
