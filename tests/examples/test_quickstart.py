@@ -19,7 +19,7 @@ def test_quickstart_with_few_steps_prints_what_it_promises(tmp_path):
     assert list(result["systems"]) == ["pht", *aligned, "swapped", "lead", "lexrank"]
     for figures in result["systems"].values():
         assert {"rouge1", "rouge2", "rougeL", "rougeLsum", "facts_f1", "facts_right", "facts_wrong"} <= set(figures)
-    assert result["systems"]["lead"]["rouge2"] > 8
+    assert result["systems"]["lead"]["rouge2"] > 7
     assert result["summary"]["sentences"] is not None
     assert "training pht: 100%" in done.stderr
     again = shell("raysum quickstart --out out", tmp_path)
