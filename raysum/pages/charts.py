@@ -205,16 +205,17 @@ def _figure(drawn: Sequence[Chart]) -> Iterator["Figure"]:
 
     Warnings are ignored: matplotlib's font lacks letters of some names, but the browser has them.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
+    with _drawing:  # around the imports, too: threads that import matplotlib together find incomplete modules
+        import matplotlib
+        from matplotlib.figure import Figure
 
-    size = sum(chart.size[0] for chart in drawn) / 72, max(chart.size[1] for chart in drawn) / 72
-    with _drawing, warnings.catch_warnings(), matplotlib.rc_context(fname=_STYLE):
-        warnings.simplefilter("ignore")
-        figure = Figure(figsize=size, dpi=72)
-        for chart, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
-            chart.draw(axes)
-        yield figure
+        size = sum(chart.size[0] for chart in drawn) / 72, max(chart.size[1] for chart in drawn) / 72
+        with warnings.catch_warnings(), matplotlib.rc_context(fname=_STYLE):
+            warnings.simplefilter("ignore")
+            figure = Figure(figsize=size, dpi=72)
+            for chart, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
+                chart.draw(axes)
+            yield figure
 
 
 def _for_page(svg: str, lines: Sequence[Line]) -> str:

@@ -22,6 +22,8 @@ def own_versions() -> dict[str, str]:
     versions = {package: version(package).partition("+")[0] for package in _PACKAGES}  # without +cpu, +cu128
     folder, content = Path(raysum.__file__).parent, hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
+        if file.parent.name == "spaces":  # search spaces, which a checkout has in another folder
+            continue
         content.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
     versions["Python"] = ".".join(platform.python_version_tuple()[:2])
     return versions | {"code of raysum": content.hexdigest()[:8]}
