@@ -1,6 +1,7 @@
 """Placement: the device, CPUs and GPUs of a process that trains, labels, decodes or serves."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from raysum.errors import UserError
@@ -95,44 +96,90 @@ class Capacity(NamedTuple):
         return int(min(fits) / workers + 1e-6)
 
 
-def reserve(workers: int, cpus: float | None, gpus: float | None, minutes: float) -> Share:
-    """Return the share of each of the ``workers`` of a training once the nodes of the cluster can hold them.
+class WorkerPlan(NamedTuple):
+    """The workers of a training, and what the nodes of the cluster hold."""
 
-    ``cpus`` and ``gpus`` are those of each worker; None as in :func:`share`, or one CPU if nodes may still join. An
-    autoscaler gets a request for the nodes. Prints a message if the workers fit but must wait for resources in use.
-    Raises UserError if the nodes cannot hold them after ``minutes``.
-    """
-    import ray
-    from ray.autoscaler.sdk import request_resources
+    workers: int
+    each: Share
+    nodes: int
+    slots: int  # workers that the nodes hold
+    left_cpus: float  # CPUs beside those of the workers
 
-    end, is_waiting = time.monotonic() + 60 * minutes, False
-    while True:
-        default = share("worker", workers)
-        each = Share(cpus or (1.0 if minutes else default.cpus), default.gpus if gpus is None else gpus)
-        wanted = f"{workers} workers with {each.cpus:g} CPUs" + (f" and {each.gpus:g} GPUs" if each.gpus else "")
+    @classmethod
+    def on_nodes(cls, workers: int, each: Share) -> "WorkerPlan":
+        """Return the plan for ``workers`` of the size ``each`` on the nodes that now belong to the cluster."""
+        import ray
+
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         needs = each.bundle.items()
         slots = sum(min(int((node.get(name, 0) + 1e-6) / amount) for name, amount in needs) for node in nodes)
-        unused = sum(node.get("CPU", 0) for node in nodes) - workers * each.cpus
-        if slots >= workers and unused >= _READERS - 1e-6:
-            break
-        if time.monotonic() >= end:
-            after = f" after train.wait_minutes={minutes:g}" if minutes else ""
-            held = f"{wanted} each do not fit on the {len(nodes)} nodes of the cluster{after}"
-            if slots >= workers:
-                raise UserError(
-                    f"{held} beside the readers of the data, which need {_READERS:g} CPU: add nodes, or lower "
-                    f"train.workers or train.cpus_per_worker"
-                )
-            raise UserError(f"{held}, which hold {slots}: add nodes, or set train.workers={max(slots, 1)}")
-        if not is_waiting:
-            say(f"Waiting {minutes:g} minutes for nodes: {wanted} each, and the nodes of the cluster hold {slots}")
-            request_resources(bundles=[each.bundle] * workers + [{"CPU": _READERS}])
-            is_waiting = True
-        time.sleep(min(_POLL, max(end - time.monotonic(), 0)))
-    if is_waiting:
+        left_cpus = sum(node.get("CPU", 0) for node in nodes) - workers * each.cpus
+        return cls(workers, each, len(nodes), slots, left_cpus)
+
+    @property
+    def fits(self) -> bool:
+        return self.slots >= self.workers and self.left_cpus >= _READERS - 1e-6
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """The resources of each worker, and those of the readers."""
+        return [self.each.bundle] * self.workers + [{"CPU": _READERS}]
+
+    def __str__(self) -> str:
+        gpus = f" and {self.each.gpus:g} GPUs" if self.each.gpus else ""
+        return f"{self.workers} workers with {self.each.cpus:g} CPUs{gpus} each"
+
+    def error(self, minutes: float) -> UserError:
+        """Return the error of a plan that does not fit after ``minutes``."""
+        after = f" after train.wait_minutes={minutes:g}" if minutes else ""
+        held = f"{self} do not fit on the {self.nodes} nodes of the cluster{after}"
+        if self.slots >= self.workers:
+            return UserError(
+                f"{held} beside the readers of the data, which need {_READERS:g} CPU: add nodes, or lower "
+                f"train.workers or train.cpus_per_worker"
+            )
+        return UserError(f"{held}, which hold {self.slots}: add nodes, or set train.workers={max(self.slots, 1)}")
+
+
+def reserve(workers: int, cpus: float | None, gpus: float | None, minutes: float) -> Share:
+    """Return the share of each of the ``workers`` of a training once the nodes of the cluster can hold them.
+
+    ``cpus`` and ``gpus`` are those of each worker; None as in :func:`share`, or one CPU if nodes may still join.
+    Prints a message if the workers fit but must wait for resources in use.
+    Raises UserError if the nodes cannot hold them after ``minutes``.
+    """
+
+    def plan() -> WorkerPlan:
+        return WorkerPlan.on_nodes(workers, share("worker", workers, 1.0 if minutes and cpus is None else cpus, gpus))
+
+    current = plan()
+    if not current.fits and minutes:
+        current = _wait_for_nodes(plan, minutes)
+    if not current.fits:
+        raise current.error(minutes)
+    _report_busy(current)
+    return current.each
+
+
+def _wait_for_nodes(plan: Callable[[], WorkerPlan], minutes: float) -> WorkerPlan:
+    """Return the first plan that fits, or the last one after ``minutes``. An autoscaler is asked for the nodes."""
+    from ray.autoscaler.sdk import request_resources
+
+    end, current = time.monotonic() + 60 * minutes, plan()
+    say(f"Waiting {minutes:g} minutes for nodes: {current}, and the nodes of the cluster hold {current.slots}")
+    request_resources(bundles=current.bundles)
+    while not current.fits and (left := end - time.monotonic()) > 0:
+        time.sleep(min(_POLL, left))
+        current = plan()
+    if current.fits:
         request_resources(bundles=[])
+    return current
+
+
+def _report_busy(plan: WorkerPlan) -> None:
+    """Print a message if other work holds the resources of the plan now."""
+    import ray
+
     free = ray.available_resources()
-    if any(free.get(name, 0) + 1e-6 < workers * amount for name, amount in needs):
-        say(f"Waiting for {wanted} each: other work of the cluster holds them now")
-    return each
+    if any(free.get(name, 0) + 1e-6 < plan.workers * amount for name, amount in plan.each.bundle.items()):
+        say(f"Waiting for {plan}: other work of the cluster holds them now")

@@ -64,9 +64,23 @@ def interruptible(work: Callable[..., _Result], *args: Any) -> _Result:
 
 def cores() -> int:
     """Return the number of cores that this process may use, by its affinity and its container's CPU limit."""
-    from joblib import cpu_count
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(found, cpu_limit(Path("/sys/fs/cgroup")) or found)
 
-    return cpu_count()
+
+def cpu_limit(groups: Path) -> int | None:
+    """Return the CPU limit, in cores rounded up, of the control group mounted at ``groups``; None without a limit.
+
+    joblib counts the same, but its import takes 0.15 s of every start.
+    """
+    try:
+        if (groups / "cpu.max").exists():  # version 2
+            most, period = (groups / "cpu.max").read_text().split()
+        else:
+            most, period = ((groups / f"cpu/cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return -(-int(most) // int(period)) if int(most) > 0 else None
+    except (OSError, ValueError):  # no group, or `max`
+        return None
 
 
 def configure_process(threads: int | None, neighbours: int) -> None:

@@ -30,6 +30,9 @@ from raysum.runtime.versions import check_nodes
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # Train runs in the dashboard
+    # Ray tries ten times, a second apart, to connect to the object store, which is often too early by milliseconds.
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # delay until a lost worker is noticed, and of each report
     # Time that a training may wait for CPUs and GPUs; Ray's default is one minute.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(24 * 3600),

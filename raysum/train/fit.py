@@ -18,7 +18,7 @@ from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import logged_run, say
 from raysum.runtime.run_sync import push_so_far, refresh, sync_up
-from raysum.runtime.session import make_ready, reason
+from raysum.runtime.session import make_ready, ray_session, reason
 from raysum.runtime.storage import check_own, check_vacant, writing
 from raysum.stream.loader import batches
 from raysum.stream.truncation import TRAINING, split_truncation
@@ -193,11 +193,13 @@ def _train(job_spec: JobSpec, newest: Checkpoint | None, callbacks: Sequence[Any
     try:
         with show_progress(run, newest.step if newest else 0, settings):
             if settings.workers:
-                from raysum.train.ray_trainer import train_on_ray  # loads Ray
-
                 push_so_far(run.path)  # rank 0 may run on a host without the run folder
                 (run.path / checkpoints.TOKEN).write_text(job_spec.token)
-                train_on_ray(job_spec, callbacks)
+                cpus = settings.workers * max(settings.cpus_per_worker or 1, 1) + 1
+                with ray_session(settings.address, cpus, "train"):
+                    from raysum.train.ray_trainer import train_on_ray  # loads Ray Train while workers start
+
+                    train_on_ray(job_spec, callbacks)
                 refresh(run.path)
             else:
                 _train_here(job_spec)

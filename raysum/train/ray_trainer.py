@@ -26,7 +26,7 @@ from raysum.runtime.placement import reserve
 from raysum.runtime.processes import configure_process, interruptible, quiet_data, quiet_ray
 from raysum.runtime.remote import shown
 from raysum.runtime.run_sync import refresh
-from raysum.runtime.session import ray_session, reason
+from raysum.runtime.session import reason
 from raysum.runtime.storage import writing
 from raysum.runtime.versions import check_versions, own_versions
 from raysum.stream.loader import DataError, ray_batches, ray_dataset
@@ -53,44 +53,46 @@ _VALID = re.compile("valid_(?!loss$|seconds$)")
 
 
 def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
-    """Run the training on Ray Train workers. Raises UserError if a worker does, without another attempt."""
+    """Run the training on Ray Train workers of the current session.
+
+    Raises UserError if a worker does, without another attempt.
+    """
     settings, run = job_spec.config.train, job_spec.run
     workers, folder = settings.workers, run.path / "ray"
-    with ray_session(settings.address, workers * max(settings.cpus_per_worker or 1, 1) + 1, "train"):
-        each = reserve(workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.wait_minutes)
-        in_order = ray.data.ExecutionOptions(preserve_order=True)
-        failures: dict[str, Any] = {"max_failures": _FAILURES, "controller_failure_limit": _STARTS}
-        trainer = DataParallelTrainer(  # TorchTrainer would load torch into all processes of Ray Train
-            _worker,
-            train_loop_config={"job_spec": job_spec, "versions": own_versions()},
-            backend_config=SharedDevices(),
-            scaling_config=ray.train.ScalingConfig(
-                num_workers=workers,
-                use_gpu=bool(each.gpus),
-                resources_per_worker=each.bundle,
-                placement_strategy=settings.placement.upper(),
-            ),
-            datasets={"train": lambda: _remaining(job_spec)},
-            dataset_config=ray.train.DataConfig(execution_options=in_order, enable_shard_locality=False),
-            run_config=ray.train.RunConfig(
-                name=f"{run.path.name}-{secrets.token_hex(3)}",
-                storage_path=str(folder),
-                failure_config=ray.train.FailureConfig(**failures),
-                callbacks=[FailureRecord(run), *callbacks],  # type: ignore[list-item]
-            ),
-        )
-        is_main = threading.current_thread() is threading.main_thread()  # there Ray Train delays Ctrl-C by a minute
-        try:
-            with writing(run.path):
-                result: Any = interruptible(trainer.fit) if is_main else trainer.fit()
-            message = result.return_value
-        except ray.train.TrainingFailedError as error:
-            _, has_data_error, details = str(error).partition(f"{DataError.__name__}: ")
-            if not has_data_error:
-                raise
-            message = details.splitlines()[0]
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    each = reserve(workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.wait_minutes)
+    in_order = ray.data.ExecutionOptions(preserve_order=True)
+    failures: dict[str, Any] = {"max_failures": _FAILURES, "controller_failure_limit": _STARTS}
+    trainer = DataParallelTrainer(  # TorchTrainer would load torch into all processes of Ray Train
+        _worker,
+        train_loop_config={"job_spec": job_spec, "versions": own_versions()},
+        backend_config=SharedDevices(),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=workers,
+            use_gpu=bool(each.gpus),
+            resources_per_worker=each.bundle,
+            placement_strategy=settings.placement.upper(),
+        ),
+        datasets={"train": lambda: _remaining(job_spec)},
+        dataset_config=ray.train.DataConfig(execution_options=in_order, enable_shard_locality=False),
+        run_config=ray.train.RunConfig(
+            name=f"{run.path.name}-{secrets.token_hex(3)}",
+            storage_path=str(folder),
+            failure_config=ray.train.FailureConfig(**failures),
+            callbacks=[FailureRecord(run), *callbacks],  # type: ignore[list-item]
+        ),
+    )
+    is_main = threading.current_thread() is threading.main_thread()  # there Ray Train delays Ctrl-C by a minute
+    try:
+        with writing(run.path):
+            result: Any = interruptible(trainer.fit) if is_main else trainer.fit()
+        message = result.return_value
+    except ray.train.TrainingFailedError as error:
+        _, has_data_error, details = str(error).partition(f"{DataError.__name__}: ")
+        if not has_data_error:
+            raise
+        message = details.splitlines()[0]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     if message:
         raise UserError(message)
 
