@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import StringIO
 from itertools import chain, islice, permutations
 from pathlib import Path
@@ -27,10 +27,10 @@ from raysum.sources.record import Record, Rejected, split_of
 from raysum.sources.staging import stage, with_urls
 from raysum.sources.suggested_map import MIN_WORDS, mean_words, suggested_map
 from raysum.sources.survey import Survey, root_of
+from raysum.sources.tables import SeveralTablesError
 
 _SOURCES, _ROWS = 20, 50  # sources that are read, and rows of each
 _MAX_FOLDERS, _MAX_COMMANDS, _MAX_NAMES = 4, 5, 3
-_TABLES = re.compile(r"has the tables (.+); name one with --format (\w+):NAME")  # a file of several tables
 _PART = re.compile(r"(:\d+):\d+$")  # the number of a cluster in a row
 _Options = Mapping[str, Any]  # of FieldMapping
 _Way = tuple[Sequence[str], _Options, str]  # paths, options, and the pattern of the paths in a command
@@ -43,6 +43,7 @@ class Reading:
     paths: Sequence[str]
     options: _Options
     problem: str = ""
+    table_formats: Sequence[str] = ()  # of a file of several tables
     pattern: str = ""  # of ``paths`` in a command
     formats: Counter[str] = field(default_factory=Counter)
     splits: Counter[str] = field(default_factory=Counter)  # clusters, extrapolated by size, so fractions
@@ -149,9 +150,10 @@ def inspect(paths: Sequence[str], config: PrepareConfig) -> Inspection:
         raise UserError(given.problem)
     if not (given.is_usable and given.summaries):
         with redirect_stderr(StringIO()):  # reports about skipped files
-            readings = [] if given.is_usable else [_mapped((paths, options, ""))]
+            readings = [] if given.is_usable else [_with_map(given)]
             if len(roots) == 1 and not any(reading.is_usable for reading in readings):
-                readings = [*map(_mapped, _ways(paths[0], roots[0], roots == local, options, given.problem))]
+                ways = _ways(paths[0], roots[0], roots == local, given)
+                readings = [_with_map(_sampled(*way)) for way in ways]
             if not given.is_usable and not any(reading.is_usable for reading in readings) and roots[0].is_dir():
                 readings = [_sampled(paths, {**options, "format": TEXT})]
         others = [one for one in readings if one.is_usable and (one.summaries or not given.is_usable)][:_MAX_COMMANDS]
@@ -159,11 +161,10 @@ def inspect(paths: Sequence[str], config: PrepareConfig) -> Inspection:
     return Inspection(paths, Survey.of(roots), given, others, config.out)
 
 
-def _ways(name: str, root: Path, is_on_disk: bool, options: _Options, problem: str) -> Iterator[_Way]:
-    """Yield other ways to read the file or folder ``root``, called ``name`` by the user, that has a ``problem``."""
-    if tables := _TABLES.search(problem):
-        formats = (f"{tables[2]}:{table}" for table in tables[1].split(", "))
-        yield from (([name], {**options, "format": format}, "") for format in formats)
+def _ways(name: str, root: Path, is_on_disk: bool, given: Reading) -> Iterator[_Way]:
+    """Yield ways other than the ``given`` one to read the file or folder ``root``, called ``name`` by the user."""
+    options = given.options
+    yield from (([name], {**options, "format": format}, "") for format in given.table_formats)
     if not root.is_dir():
         if root.is_file() and not format_by_name(root) and not is_document(root):
             yield [name], {**options, "format": "csv"}, ""
@@ -191,20 +192,19 @@ def _ways(name: str, root: Path, is_on_disk: bool, options: _Options, problem: s
         yield [named(folder)], options, ""
 
 
-def _mapped(way: _Way) -> Reading:
-    """Return the sample, with a mapping of the columns if it is not usable without."""
-    paths, options, pattern = way
-    reading = _sampled(paths, options)
+def _with_map(reading: Reading) -> Reading:
+    """Return a reading that is not usable with a mapping of its columns, if that gives documents."""
+    options = reading.options
     if not reading.is_usable and not options["map"]:
         with suppress(UserError, *DAMAGES):
-            rows = [*_raw_rows(find_sources(paths, FieldMapping.of([], format=options["format"]))[0])]
-            mapped = _sampled(paths, {**options, "map": suggested_map(rows)})
-            reading = mapped if mapped.words and median(mapped.words) >= MIN_WORDS else reading
-    return replace(reading, pattern=pattern)
+            rows = [*_raw_rows(find_sources(reading.paths, FieldMapping.of([], format=options["format"]))[0])]
+            mapped = _sampled(reading.paths, {**options, "map": suggested_map(rows)}, reading.pattern)
+            return mapped if mapped.words and median(mapped.words) >= MIN_WORDS else reading
+    return reading
 
 
-def _sampled(paths: Sequence[str], options: _Options) -> Reading:
-    reading = Reading(paths, options)
+def _sampled(paths: Sequence[str], options: _Options, pattern: str = "") -> Reading:
+    reading = Reading(paths, options, pattern=pattern)
     try:
         sources = find_sources(paths, FieldMapping.of(*options.values()))
         sample = sources[:: len(sources) // _SOURCES + 1]
@@ -213,6 +213,7 @@ def _sampled(paths: Sequence[str], options: _Options) -> Reading:
             _add(reading, source, share)
     except (UserError, ValueError) as error:
         reading.problem = str(error)
+        reading.table_formats = error.formats if isinstance(error, SeveralTablesError) else ()
         reading.documents.clear()
     return reading
 

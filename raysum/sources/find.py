@@ -78,7 +78,8 @@ class RawSource:
         except DAMAGES as error:
             raise UserError(f"{self.name} cannot be read to its end ({error}); make or fetch the file again") from None
         except UserError as error:
-            raise UserError(with_urls(str(error))) from None
+            error.args = (with_urls(str(error)),)
+            raise
         if is_empty:
             raise _empty(self.name)
 
@@ -102,7 +103,8 @@ def find_sources(
             if source.format in (FOLDERS, PAIRED, SLACK, FORMATS[TEXT]):
                 mapping.check_texts(source.path)
     except UserError as error:
-        raise UserError(with_urls(str(error))) from None
+        error.args = (with_urls(str(error)),)
+        raise
     if not sources:
         raise UserError(f"no source given; name files ({EXTENSIONS}) or folders of documents")
     return sources

@@ -189,12 +189,20 @@ def read_sheet(path: Path, sheet: str = "") -> Iterator[Record]:
     yield from table_records(path, [str(cell) for cell in header], numbered)
 
 
+class SeveralTablesError(UserError):
+    """A file has several tables, or none of the given name; ``formats`` are the values of --format that read them."""
+
+    def __init__(self, path: Path, names: Sequence[str], format: str):
+        available = ", ".join(names) or "none"
+        super().__init__(f"{path} has the tables {available}; name one with --format {format}:NAME")
+        self.formats = [f"{format}:{name}" for name in names]
+
+
 def _chosen(path: Path, name: str, names: Sequence[str], format: str) -> str:
-    """Return ``name`` or the only one of ``names``. Raises UserError if there is none."""
+    """Return ``name`` or the only one of ``names``. Raises SeveralTablesError if there is none."""
     if name in names or not name and len(names) == 1:
         return name or names[0]
-    available = ", ".join(names) or "none"
-    raise UserError(f"{path} has the tables {available}; name one with --format {format}:NAME")
+    raise SeveralTablesError(path, names, format)
 
 
 def _validated(batch: "RecordBatch") -> "RecordBatch":
