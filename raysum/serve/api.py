@@ -1,24 +1,33 @@
 """The HTTP interface: routes, and one JSON format for all errors. It has no model and needs no Ray."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from html import escape
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 import raysum
 from raysum.decode.summary import Summary
 from raysum.errors import UserError
 from raysum.serve.config import Limits
+from raysum.serve.events import Event, encoded, failed
 from raysum.serve.guard import RETRY_AFTER, BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
 from raysum.serve.schema import Health, Problem, SummarizeRequest, unknown
 
-Answer = Callable[[dict[str, Any], dict[str, Any]], Awaitable[dict[str, Any]]]
 
+class Service(Protocol):
+    """Summarizes raw clusters with decode settings. Raises UserError (status 400), HTTPException or Overloaded."""
+
+    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]: ...
+
+    def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]: ...
+
+
+_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # gateways must not collect a stream
 _MOST_PROBLEMS = 10  # listed in an answer
 _LONGEST_NAME = 40  # characters of a field name in an answer
 
@@ -44,11 +53,15 @@ class Overloaded(HTTPException):
         super().__init__(503, message, {"Retry-After": str(RETRY_AFTER)})
 
 
-def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> FastAPI:
+def refused(answer: dict[str, Any]) -> HTTPException:
+    """Return the exception for an answer with ``error`` and ``status``."""
+    return Overloaded(answer["error"]) if answer["status"] == 503 else HTTPException(answer["status"], answer["error"])
+
+
+def build_api(service: Service, health: Health, limits: Limits, local: bool) -> FastAPI:
     """Return the web application.
 
-    ``answer(cluster, settings)`` summarizes a raw cluster with decode settings. It raises UserError (status 400) or
-    Overloaded (503). ``health`` describes the served run. With ``local``, only this machine may send requests.
+    ``health`` describes the served run. With ``local``, only this machine may send requests.
     """
     api = FastAPI(
         title="raysum",
@@ -68,8 +81,21 @@ def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> Fa
     @api.post("/v1/summarize", responses={200: {"model": Summary}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
         """Summarize a cluster of documents. Each sentence cites the paragraphs that support it."""
-        cluster = request.model_dump(exclude={"options"}, exclude_none=True)  # as `raysum prepare` reads it
-        return JSONResponse(await answer(cluster, request.options.model_dump(exclude_none=True)))
+        return JSONResponse(await service.summarize(*_asked(request)))
+
+    @api.post("/v1/summarize/stream", responses={200: {"content": {"text/event-stream": {}}}, **_PROBLEMS})
+    async def stream(request: SummarizeRequest) -> StreamingResponse:
+        """Summarize a cluster by server-sent events.
+
+        `queued` (requests before this one; sent again if the summary starts over), `reading` (paragraphs and tokens),
+        `prefix` (the final beginning of the summary), `sentence` (one each, with citations), then `result` (the summary
+        as of /v1/summarize) or `error`.
+        """
+        events = service.stream(*_asked(request))
+        first = await anext(events)  # refused requests get their status
+        if first["event"] == "error":
+            raise refused(first["data"])
+        return StreamingResponse(encoded(_chained(first, events)), media_type="text/event-stream", headers=_NO_STORE)
 
     @api.get("/healthz", response_model_exclude_none=True)
     async def show_health() -> Health:
@@ -81,6 +107,23 @@ def build_api(answer: Answer, health: Health, limits: Limits, local: bool) -> Fa
         return HTMLResponse(_page(api.openapi(), curl_example(str(request.base_url).rstrip("/"))))
 
     return api
+
+
+def _asked(request: SummarizeRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the cluster as `raysum prepare` reads it, and the decode settings of a request."""
+    return request.model_dump(exclude={"options"}, exclude_none=True), request.options.model_dump(exclude_none=True)
+
+
+async def _chained(first: Event, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    """Yield ``first`` and ``events``; an exception becomes an error event, because the status is already sent."""
+    yield first
+    try:
+        async for event in events:
+            yield event
+    except HTTPException as error:
+        yield failed(str(error.detail), error.status_code)
+    except Exception as error:
+        yield failed(_fault(error), 500)
 
 
 def curl_example(address: str) -> str:
@@ -129,8 +172,12 @@ def _answer_errors(api: FastAPI) -> None:
 
     @api.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> JSONResponse:
-        cause = getattr(error, "cause", None) or error  # Ray wraps errors of replicas
-        return problem(500, f"internal error ({type(cause).__name__}); see the server's log")
+        return problem(500, _fault(error))
+
+
+def _fault(error: Exception) -> str:
+    cause = getattr(error, "cause", None) or error  # Ray wraps errors of replicas
+    return f"internal error ({type(cause).__name__}); see the server's log"
 
 
 _BODY, _FORM = 0, 3  # positions without a field in pydantic's locations: ("body", "documents", 2, "Document", "text")

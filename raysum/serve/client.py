@@ -1,6 +1,9 @@
 """A small client of `raysum serve`."""
 
+import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -9,6 +12,10 @@ from raysum.errors import UserError
 
 _RETRIED = (500, 502, 503, 504)  # a replica died, the queue is full, or the server stops
 _LONGEST_PAUSE = 30  # seconds, also if the server asks for more
+
+
+class _NoAnswerError(UserError):
+    """The connection fails, so another attempt may succeed."""
 
 
 class Client:
@@ -46,8 +53,39 @@ class Client:
         ``options`` are decoding settings of this request (``num_beams=8``).
         Raises UserError where nothing answers, or the server refuses the request.
         """
-        body = {"title": title, "documents": documents or [], "options": options}
-        return self._ask("POST", "/v1/summarize", body if id is None else body | {"id": id})
+        return self._ask("POST", "/v1/summarize", _body(title, documents, id, options))
+
+    def stream(
+        self,
+        title: str = "",
+        documents: list[str | dict[str, str]] | None = None,
+        id: str | None = None,
+        **options: Any,
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the names and values of the events of a summary, the last of which is ``("result", summary)``.
+
+        >>> for event, values in Client().stream("Florence", ["text of a document", "text of another"]):
+        ...     print(event, values)
+
+        The events are ``queued``, ``reading``, ``prefix`` and ``sentence``, see the route /v1/summarize/stream. Nothing
+        is retried. Raises UserError if nothing answers, or if the server refuses the request or fails.
+        """
+        event, body = "", _body(title, documents, id, options)
+        with self._errors(), self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                raise UserError(f"{self.address} answers {answer.status_code}: {_message(answer)}")
+            for line in answer.iter_lines():
+                name, _, value = line.partition(": ")
+                if name == "event":
+                    event = value
+                elif name == "data":
+                    values = json.loads(value)
+                    if event == "error":
+                        raise UserError(f"{self.address} answers {values['status']}: {values['error']}")
+                    yield event, values
+        if event != "result":
+            raise UserError(f"the stream of {self.address} ended before its result; ask again")
 
     def health(self) -> dict[str, Any]:
         """The server's ``status``, ``run`` and ``step``."""
@@ -58,13 +96,10 @@ class Client:
         for attempt in range(self.retries + 1):
             pause = 0.25 * 2**attempt
             try:
-                answer = self._http.request(method, self.address + path, json=body)
-            except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-                raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
-            except httpx.TransportError as error:
-                problem = (
-                    f"nothing answers at {self.address} ({error or type(error).__name__}); is `raysum serve` running?"
-                )
+                with self._errors():
+                    answer = self._http.request(method, self.address + path, json=body)
+            except _NoAnswerError as error:
+                problem = str(error)
             else:
                 if answer.status_code == 200:
                     return answer.json()
@@ -76,6 +111,22 @@ class Client:
             if attempt < self.retries:
                 time.sleep(pause)
         raise UserError(problem)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raises UserError in place of errors of the address and the connection."""
+        try:
+            yield
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+            raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
+        except httpx.TransportError as error:
+            reason = error or type(error).__name__
+            raise _NoAnswerError(f"nothing answers at {self.address} ({reason}); is `raysum serve` running?") from None
+
+
+def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    body = {"title": title, "documents": documents or [], "options": options}
+    return body if id is None else body | {"id": id}
 
 
 def _message(answer: httpx.Response) -> str:

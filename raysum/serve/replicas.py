@@ -1,5 +1,8 @@
 """The two Ray Serve deployments: the front, which handles HTTP, and the replicas of the model."""
 
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -7,7 +10,6 @@ from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 from ray.serve.handle import DeploymentHandle
-from starlette.exceptions import HTTPException
 
 from raysum.config.decoding import DecodeConfig
 from raysum.data.rows import Row
@@ -15,54 +17,78 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
-from raysum.serve.api import Overloaded, build_api
+from raysum.serve.api import Overloaded, build_api, refused
 from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.events import Event, completed, failed, grown, queued, reading
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, extent
-from raysum.serve.lanes import Lane, Request
 from raysum.serve.ports import bind_to_node
+from raysum.serve.scheduler import LANES, Lane, Request, Scheduler
 from raysum.serve.schema import Health
 
 _LARGE = 0.1  # of a limit; larger requests take longer to prepare than ordinary ones to decode
 _TRIES = 2  # of a request if its replica dies; with more, one fatal request could kill all replicas
+_STOPPED = "the replicas stopped during this request; try again later"
 _DRAIN = 2.0  # seconds that running requests may take after the server is stopped
 
 
 class Model:
     """A replica of the summarizer.
 
-    Requests with settings more costly than the run's own, or with much text, are processed in separate lanes with lower
-    priority. Otherwise a request with 16 beams and 1,000 tokens would delay all others for seconds.
+    Requests with settings more costly than the run's own, or with much text, have separate lanes with lower priority.
+    Otherwise a request with 16 beams and 1,000 tokens would delay all others for seconds.
     """
 
     def __init__(self, config: ServeConfig):
         bind_to_node()
         self._summarizer, self._limits = Summarizer.of(config.run, config), config
-        threads = max(1, cores() // config.replicas)
-        self._ordinary = Lane(self._summarizer, threads)
-        self._large = Lane(self._summarizer, threads, self._ordinary)
-        self._costly = Lane(self._summarizer, threads, self._ordinary)
+        self._scheduler = Scheduler(self._summarizer, threads=max(1, cores() // config.replicas))
+        # Each lane prepares one request at a time, so that large ones leave threads and memory to others.
+        self._preparing: dict[Lane, asyncio.Lock] = {lane: asyncio.Lock() for lane in LANES}
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}``.
 
         If the client disconnects, Ray cancels this call, which cancels the decoding.
         """
+        async with aclosing(self._events(cluster, settings, sends_prefixes=False)) as events:
+            return [event async for event in events][-1]["data"]
+
+    async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncGenerator[Event, None]:
+        """Yield the events of a stream, see :mod:`raysum.serve.events`."""
+        async with aclosing(self._events(cluster, settings, sends_prefixes=True)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(
+        self, cluster: dict[str, Any], settings: dict[str, Any], sends_prefixes: bool
+    ) -> AsyncGenerator[Event, None]:
         own = self._summarizer.settings
         try:
             chosen = self._summarizer.choose(settings)
             costly = chosen.num_beams * chosen.max_length > own.num_beams * own.max_length
-            lane = self._costly if costly else self._large if self._is_large(cluster) else self._ordinary
-            # The remaining slots are for ordinary requests.
-            if lane.present >= own.batch_examples and lane is not self._ordinary:
-                return {"error": "too many costly requests are waiting; try again later", "status": 503}
-            with lane.entered():
-                row = await lane.prepared(cluster)
+            lane: Lane = "costly" if costly else "large" if self._is_large(cluster) else "ordinary"
+            if self._scheduler.is_full(lane):  # the remaining places are for ordinary requests
+                yield failed("too many costly requests are waiting; try again later", 503)
+                return
+            with self._scheduler.entered(lane):
+                yield queued(self._scheduler.position(lane))
+                async with self._preparing[lane]:
+                    row = await asyncio.to_thread(self._summarizer.prepare, cluster)
                 if costly and (too_much := self._too_costly(row, chosen)):
-                    return {"error": too_much, "status": 422}
-                return await lane.answer(Request(row, chosen))
+                    yield failed(too_much, 422)
+                    return
+                limits = chosen.reading(self._summarizer.source)
+                yield reading(row, limits)
+                async with aclosing(self._scheduler.results(Request(row, chosen, lane, sends_prefixes))) as results:
+                    async for result in results:
+                        if isinstance(result, str):
+                            yield grown(result)
+                            continue
+                        for event in completed(result, with_sentences=sends_prefixes):
+                            yield event
         except UserError as error:
-            return {"error": str(error), "status": 400}
+            yield failed(str(error), 400)
 
     def _is_large(self, cluster: dict[str, Any]) -> bool:
         texts = (text["text"] if isinstance(text, dict) else text for text in cluster["documents"])
@@ -82,31 +108,56 @@ class Model:
 
 
 class Front:
-    """The HTTP interface. It validates requests before they reach a replica."""
+    """The HTTP interface. It validates requests before they reach a replica.
+
+    Both methods repeat a request whose replica dies; a stream then begins again with its event ``queued``.
+    """
 
     def __init__(self, model: DeploymentHandle, health: Health, limits: Limits, local: bool):
         bind_to_node()
         self._model, self._health, self._limits, self._local = model, health, limits, local
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self._answer, self._health, self._limits, self._local)
+        return build_api(self, self._health, self._limits, self._local)
 
-    async def _answer(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the summary. Raises HTTPException for a request that the replica refuses."""
         for _ in range(_TRIES):
-            try:
-                answer = await self._model.summarize.remote(cluster, settings)
-            except BackPressureError:
-                raise Overloaded("too many requests are waiting; try again later") from None
-            except RayActorError:
-                continue  # the replica died; repeating the request is safe
-            except (DeploymentUnavailableError, RequestCancelledError):
-                break
-            if answer.get("status") == 503:
-                raise Overloaded(answer["error"])
+            with _unavailable():
+                try:
+                    answer = await self._model.summarize.remote(cluster, settings)
+                except RayActorError:
+                    continue  # the replica died; repeating the request is safe
             if "error" in answer:
-                raise HTTPException(answer["status"], answer["error"])
+                raise refused(answer)
             return answer
-        raise Overloaded("the replicas stopped during this request; try again later")
+        raise Overloaded(_STOPPED)
+
+    async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncGenerator[Event, None]:
+        """Yield events. Raises as :meth:`summarize` before the first one."""
+        for _ in range(_TRIES):
+            events: Any = self._model.options(stream=True).stream.remote(cluster, settings)
+            try:
+                with _unavailable():
+                    async for event in events:
+                        yield event
+                    return
+            except RayActorError:
+                continue
+            finally:
+                events.cancel()
+        raise Overloaded(_STOPPED)
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """Raise Overloaded if the replicas have no place, or stop."""
+    try:
+        yield
+    except BackPressureError:
+        raise Overloaded("too many requests are waiting; try again later") from None
+    except (DeploymentUnavailableError, RequestCancelledError):
+        raise Overloaded(_STOPPED) from None
 
 
 def application(config: ServeConfig, health: Health, batch: int, extracting: bool) -> serve.Application:

@@ -1,7 +1,9 @@
 """`raysum serve`: the HTTP interface by itself, the client, and the server as a process."""
 
 import asyncio
+import json
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -13,28 +15,38 @@ from raysum.errors import UserError
 from raysum.serve import guard
 from raysum.serve.api import Overloaded, build_api
 from raysum.serve.config import Limits
+from raysum.serve.events import Event, failed, queued
 from raysum.serve.schema import FIXED, Health, Options
 
 LIMIT = 2000  # bytes
 LIMITS = Limits(max_body=LIMIT, max_documents=50, max_paragraphs=60, max_characters=900)
 
 
-async def answer(cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Gives back what it was asked; titles name the ways to fail."""
-    if cluster["title"] == "unusable":
-        raise UserError("no text in the documents")
-    if cluster["title"] == "busy":
-        raise Overloaded("too many requests are waiting")
-    if cluster["title"] == "broken":
-        raise ZeroDivisionError("a fault of ours")
-    return {"cluster": cluster, "settings": settings}
+class Echo:
+    """A service that returns its request. Titles select failures."""
+
+    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+        if cluster["title"] == "unusable":
+            raise UserError("no text in the documents")
+        if cluster["title"] == "busy":
+            raise Overloaded("too many requests are waiting")
+        if cluster["title"] == "broken":
+            raise ZeroDivisionError("a fault of ours")
+        return {"cluster": cluster, "settings": settings}
+
+    async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]:
+        if cluster["title"] == "refused":
+            yield failed("costs too much", 422)
+            return
+        yield queued(3)
+        yield {"event": "result", "data": await self.summarize(cluster, settings)}
 
 
 def ask(
     method: str = "POST", path: str = "/v1/summarize", limits: Limits = LIMITS, local: bool = False, **request: Any
 ) -> httpx.Response:
     async def send() -> httpx.Response:
-        api = build_api(answer, Health(status="ok", run="pht", step=7), limits, local)
+        api = build_api(Echo(), Health(status="ok", run="pht", step=7), limits, local)
         transport = httpx.ASGITransport(api, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
             return await http.request(method, path, **request)
@@ -56,6 +68,21 @@ def test_a_request_reaches_the_model_as_a_raw_cluster_and_the_settings_that_were
         "settings": {"num_beams": 2, "length_penalty": 1},
     }
     assert ask(json=asked | {"id": "x"}).json()["cluster"]["id"] == "x"
+
+
+def test_a_stream_sends_events_and_refuses_before_its_first():
+    def events(title: str) -> httpx.Response:
+        return ask(path="/v1/summarize/stream", json={"title": title, "documents": ["one"]})
+
+    answered = events("Florence")
+    assert answered.headers["content-type"].startswith("text/event-stream")
+    first, last, rest = answered.text.split("\n\n")
+    assert first == 'event: queued\ndata: {"position": 3}' and not rest
+    assert json.loads(last.removeprefix("event: result\ndata: "))["cluster"]["title"] == "Florence"
+    assert error(events("refused"), 422) == "costs too much"
+    for title, status in (("busy", 503), ("broken", 500)):  # after the first event
+        name, data = events(title).text.split("\n\n")[-2].split("\ndata: ")
+        assert (name, json.loads(data)["status"]) == ("event: error", status)
 
 
 @pytest.mark.parametrize("value", ["trigam", 3, -1, True, "0.5", [1]])

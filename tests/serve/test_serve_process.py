@@ -131,6 +131,18 @@ def ask_for_long(server: Server, timeout: float) -> None:
         httpx.post(f"{server.client.address}/v1/summarize", json=body, timeout=timeout)
 
 
+def test_a_stream_begins_long_before_its_end_and_gives_the_same_summary(server: Server):
+    options = {"num_beams": 1, "max_length": 1000, "min_length": 1000, "no_repeat_ngram_size": 0}
+    began, times, result = time.monotonic(), dict[str, float](), {}
+    for event, values in server.client.stream("Florence", TEXTS, **options):
+        times.setdefault(event, time.monotonic() - began)
+        result = values
+    assert result == server.client.summarize("Florence", TEXTS, **options)
+    assert times["queued"] < times["prefix"] < times["result"] / 2
+    with pytest.raises(UserError, match="400: cluster 'Florence' cannot be summarized"):
+        list(server.client.stream("Florence", [" "]))
+
+
 def test_work_for_clients_that_have_left_ends(server: Server):
     replicas = server.processes("ServeReplica:raysum:model")
 

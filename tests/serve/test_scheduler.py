@@ -1,6 +1,7 @@
 """Who waits for whom in a replica: ordinary requests for their like alone."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,35 @@ def test_who_waits_together_with_other_settings_and_clients_that_leave_is_answer
             row = summarizer.prepare(cluster(number))
             (expected,) = summarizer.summarize_rows([row], summarizer.choose(options[number % 3]))
             assert (answer["id"], answer["summary"]) == (str(number), expected.summary)
+
+
+def test_a_stream_shows_the_growing_summary_with_its_sentences_and_ends_with_the_same_result(model: Any):
+    settings = {"num_beams": 1, "max_length": 60, "min_length": 60, "no_repeat_ngram_size": 0}
+    model._summarizer.settings = model._summarizer.choose({"max_length": 60})  # so that the request is ordinary
+
+    async def ask() -> tuple[list[Any], dict[str, Any]]:
+        return [event async for event in model.stream(cluster(), settings)], await model.summarize(cluster(), settings)
+
+    events, result = asyncio.run(ask())
+    names = [event["event"] for event in events]
+    kinds = list(dict.fromkeys(names))
+    assert kinds == ["queued", "reading", "prefix", "sentence", "result"] and events[-1]["data"] == result
+    assert events[1]["data"] == {"paragraphs": len(TEXTS), "tokens": events[1]["data"]["tokens"]}
+    prefixes = [event["data"]["text"] for event in events if event["event"] == "prefix"]
+    assert all(result["summary"].startswith(prefix) for prefix in prefixes)
+    assert prefixes == sorted(prefixes, key=len)
+    assert [event["data"] for event in events if event["event"] == "sentence"] == result["sentences"]
+
+
+def test_the_search_of_a_closed_stream_ends(model: Any):
+    async def ask() -> float:
+        stream = model.stream(cluster(), COSTLY)
+        assert (await anext(stream))["event"] == "queued"
+        assert (await anext(stream))["event"] == "reading"
+        await anext(stream)
+        await stream.aclose()
+        began = time.monotonic()
+        await model.summarize(cluster(), {"num_beams": 6})  # of the same lane
+        return time.monotonic() - began
+
+    assert asyncio.run(ask()) < 3, "1,000 steps of 16 beams take longer"

@@ -1,0 +1,52 @@
+"""The events of a streamed summary, from ``queued`` to ``result`` or ``error``, as objects and on the wire."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from raysum.config.decoding import SourceConfig
+from raysum.data.rows import Row
+from raysum.decode.summary import Summary
+
+Event = dict[str, Any]  # "event": its name, "data": its values
+
+
+def queued(position: int) -> Event:
+    """The request is accepted; so many requests wait before it. A second one means that the stream begins again."""
+    return {"event": "queued", "data": {"position": position}}
+
+
+def reading(row: Row, limits: SourceConfig) -> Event:
+    """The sources are tokenized; of its paragraphs and tokens the model reads the first ones within its limits."""
+    paragraphs, tokens = len(row["document"]), len(row["ids"])
+    return {
+        "event": "reading",
+        "data": {
+            "paragraphs": min(paragraphs, limits.max_paragraphs or paragraphs),
+            "tokens": min(tokens, limits.max_tokens or tokens),
+        },
+    }
+
+
+def grown(text: str) -> Event:
+    """The beginning of the summary that is final."""
+    return {"event": "prefix", "data": {"text": text}}
+
+
+def completed(summary: Summary, with_sentences: bool) -> Iterator[Event]:
+    """The sentences with their citations, if wanted, and the summary."""
+    if with_sentences:
+        yield from ({"event": "sentence", "data": sentence.model_dump()} for sentence in summary.sentences)
+    yield {"event": "result", "data": summary.to_dict()}
+
+
+def failed(message: str, status: int) -> Event:
+    """The request is refused, or fails, with an HTTP ``status``."""
+    return {"event": "error", "data": {"error": message, "status": status}}
+
+
+async def encoded(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
+    """Yield events as server-sent events."""
+    async for event in events:
+        data = json.dumps(event["data"], ensure_ascii=False)
+        yield f"event: {event['event']}\ndata: {data}\n\n".encode()
