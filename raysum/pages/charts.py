@@ -109,11 +109,15 @@ class Chart:
 
 
 class RowChart(Chart):
-    """Values with their intervals, one per row: lines of one point, with the value as ``x``."""
+    """Values with their intervals, one per row: lines of one point, with the value as ``x``.
+
+    If ``from_zero``, the axis contains 0, which has a line.
+    """
 
     horizontal = True
 
-    def __init__(self, title: str, drawn: Sequence[Line], x: str):
+    def __init__(self, title: str, drawn: Sequence[Line], x: str, from_zero: bool = False):
+        self.from_zero = from_zero
         self.names, lines = list[str](), list[Line]()
         for row in drawn:
             value, low, high = row.points[0].x, row.points[0].low, row.points[0].high
@@ -130,6 +134,8 @@ class RowChart(Chart):
         axes.set_yticks(range(len(self.names)), self.names)
         axes.grid(visible=False, axis="y")
         axes.invert_yaxis()
+        if self.from_zero:
+            axes.axvline(0, color=_SOFT, linewidth=1)
 
 
 class ParallelChart(Chart):

@@ -1,5 +1,6 @@
 """The section of chosen examples: references, summaries with citations, a heat map, the sources."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,8 +57,10 @@ def _heat(summary: Summary, row: dict[str, Any] | None) -> str:
         cells = ([(n, note) for n, note in notes if _place(note) == place] for place in columns)
         rows[f"sentence {number}"] = [*map(_cell, cells)]
     if ranked and len(summary.attention) == len(ranked):
-        attention = dict(zip(ranked, summary.attention, strict=True))
-        rows["all attention"] = [(attention.get(place, 0.0), "") for place in columns]
+        attention = defaultdict[tuple[int, int], float](float)  # a split paragraph has several pieces
+        for place, weight in zip(ranked, summary.attention, strict=True):
+            attention[place] += weight
+        rows["all attention"] = [(attention[place], "") for place in columns]
     return parts.heat([f"{document + 1}.{paragraph + 1}" for document, paragraph in columns], rows)
 
 
@@ -76,7 +79,7 @@ def _sources(notes: Sequence[Citation], row: dict[str, Any]) -> dict[str, list[t
         row["document"].tolist(), row["paragraph"].tolist(), row["char_start"].tolist(), row["text"], strict=True
     )
     sources: dict[str, list[tuple[str, str]]] = {}
-    for document, paragraph, begin, text in sorted(places, key=lambda place: place[:2]):
+    for document, paragraph, begin, text in sorted(places):
         cited = {
             number: (max(0, note.start - begin), min(len(text), note.end - begin))
             for number, note in enumerate(notes, 1)

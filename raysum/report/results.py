@@ -51,7 +51,7 @@ def _evaluation(evaluated: EvaluationRecord) -> str:
         drawn.append(charts.RowChart(f"{metric_title(name)}, 95 % intervals", rows, metric_title(name)))
     for name in (*HEADLINES, "rouge2"):
         rows = [interval_row(pair, gaps, name, 1) for pair, gaps in table.differences.items() if name in gaps]
-        drawn.append(charts.RowChart(f"Differences in {metric_title(name)}, paired", rows, "points"))
+        drawn.append(charts.RowChart(f"Differences in {metric_title(name)}, paired", rows, "points", from_zero=True))
     return (
         parts.heading(evaluated.name)
         + parts.numbers(figure_table(table.systems.items()))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from raysum.config.loading import dump
@@ -52,7 +53,8 @@ def _losses(runs: Sequence[RunRecord], x: str) -> list[Line]:
     drawn, single = [], len(runs) == 1
     for number, run in enumerate(runs):
         seconds = run.lines.dropna(subset="seconds").groupby("step")["seconds"].last()
-        lines = run.lines.assign(minutes=run.lines["step"].map(seconds) / 60)  # of the step before a validation
+        minutes = np.interp(run.lines["step"], [0, *seconds.index], [0.0, *seconds / 60])  # also of validations
+        lines = run.lines.assign(minutes=minutes if len(seconds) else np.nan)
         names = ("training", "validation") if single else ("", run.name)
         drawn.append(Line(names[0], _points(run.name, lines, x, "loss"), number, faint=True))
         drawn.append(Line(names[1], _points(run.name, lines, x, "valid_loss"), number + single))

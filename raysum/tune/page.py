@@ -154,6 +154,8 @@ def _curves(space: SpaceConfig, trials: Sequence[Trial]) -> Chart:
             drawn.append(Line("the best", points, _BEST))
         else:
             drawn.append(Line("the others", points, _OTHER, faint=True))
+    if space.kind == "decode" and len({x for trial in trials for x in trial.curve}) < 2:
+        drawn = []  # every trial has scored the same examples once
     title, x = ("Validation", "step") if space.kind == "train" else ("Metric by scored examples", "examples")
     return Chart(title, drawn[::-1], x, metric_title(space.metric))
 

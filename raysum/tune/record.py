@@ -105,7 +105,7 @@ def read_search(path: Path, running: bool | None = None) -> SearchRecord:
     """
     file = path / "search.yaml"
     values, locations = parse_yaml(read_text(file), str(file))
-    space = searched_space(values, locations, file)
+    space, name = searched_space(values, locations, file), values.get("name") or "a space"
     running = is_held(path / LOCK) if running is None else running
     lines, then = _lines(path, space), path / str(space.then)
     start = lines[0].time if lines else time.time()  # moved by the pauses between sessions
@@ -120,7 +120,7 @@ def read_search(path: Path, running: bool | None = None) -> SearchRecord:
     resumed = began if running else float("inf")
     trials = [_trial(path, name, space.metric, own, resumed) for name, own in by_trial.items()]
     return SearchRecord(
-        name=f"{path.name} ({values.get('name') or 'a space'})",
+        name=path.name if path.name == name else f"{path.name} ({name})",
         path=path,
         space=space,
         trials=ranked(space, trials),

@@ -54,3 +54,9 @@ def test_charts_side_by_side_as_png(tmp_path):
     )
     assert not (tmp_path / "none.png").exists()
     assert (tmp_path / "charts.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_differences_are_drawn_beside_zero():
+    rows = [Line("a - b", [Point(-12.0, 0, "", -14.0, -10.0)])]
+    without, beside = RowChart("Scores", rows, "points"), RowChart("Differences", rows, "points", from_zero=True)
+    assert marks(without.html())[0][0] > marks(beside.html())[0][0]  # zero is at the right

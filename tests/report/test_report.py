@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,11 +16,14 @@ from helpers.factbook_data import write_factbook, write_run
 from helpers.searches import HOSTILE, write_search, write_tune_results
 from raysum.cli.app import main
 from raysum.data.dataset import Dataset
+from raysum.decode.summary import Citation, Sentence
 from raysum.errors import UserError
 from raysum.evaluate.evaluation import evaluate, results_folder
 from raysum.evaluate.scorers import FIGURES
 from raysum.evaluate.table import cell
-from raysum.report.gather import gather
+from raysum.report.examples import _heat, _sources
+from raysum.report.gather import NotedSummary, gather
+from raysum.report.training import curves
 from raysum.runs.folder import Run
 from raysum.runtime.storage import append_line
 from raysum.tune.spaces import load_space
@@ -153,6 +157,27 @@ def test_training_is_drawn_point_by_point(tmp_path, run):
     assert found.lines["loss"].dropna().tolist() == [8.0 / step for step in range(1, 9)]
     raysum.report(run.path, out=tmp_path / "page.html")
     assert "pht, step 8: 1.234" in (tmp_path / "page.html").read_text()
+
+
+def test_a_validation_between_two_lines_of_metrics_has_a_time(tmp_path, run):
+    copied = Run(shutil.copytree(run.path, tmp_path / "pht"))
+    lines = [{"step": step, "loss": 1.0, "seconds": 60.0 * step} for step in (2, 4)]
+    copied.metrics.write_text("".join(f"{json.dumps(one)}\n" for one in [*lines, {"step": 3, "valid_loss": 2.0}]))
+    html = curves(gather([copied.path]).runs)
+    assert html.count("<title>pht, step 3: 2</title>") == 2  # over steps and over time
+
+
+def test_pieces_of_a_split_paragraph_are_in_the_order_of_the_document_and_share_its_attention():
+    row = {
+        key: np.array(values)
+        for key, values in {"document": [0, 0], "paragraph": [0, 0], "char_start": [20, 0]}.items()
+    }
+    row |= {"text": ["The second piece.", "The first piece."], "source": ["a"]}
+    (pieces,) = _sources([], row).values()
+    assert [text for _, text in pieces] == ["The first piece.", "The second piece."]
+    note = Citation(document=0, paragraph=0, weight=1.0)
+    summary = NotedSummary(sentences=[Sentence(text="A.", citations=[note])], attention=[0.25, 0.5])
+    assert 'style="--share:0.75' in _heat(summary, row)
 
 
 def test_examples_are_the_best_the_middle_and_the_worst_with_their_sources(page, run, data):

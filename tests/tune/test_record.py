@@ -42,6 +42,11 @@ def test_the_page_shows_trials_in_every_state(search):
     assert body["data-every"] == "5" and ("meta", {"http-equiv": "refresh", "content": "5"}) in found.tags
 
 
+def test_a_search_with_the_name_of_its_space_has_one_name(tmp_path):
+    path = write_search(tmp_path / "rates", began(1.0, "a", 0.0))
+    assert read_search(path).name == "rates"
+
+
 def test_the_page_of_a_stopped_search_is_not_renewed_and_asks_for_nothing(search):
     text = search_page(read_search(search, running=False))
     found = Page(text)
