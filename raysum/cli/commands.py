@@ -25,6 +25,7 @@ from raysum.research.human.designs import SheetsConfig
 from raysum.research.reproduce.tables import ReproduceConfig
 from raysum.runtime.progress import say
 from raysum.serve.config import ServeConfig
+from raysum.serve.keys import FILE, KeyLimits
 from raysum.teach.config import TeachConfig
 
 _START, _USE, _SEARCH = "Start", "Use what is trained", "Search and compare"
@@ -33,7 +34,9 @@ _DATA, _OTHER = "Data and configurations", "Other models, papers and measurement
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 config_app = typer.Typer(help="Look into configurations.", no_args_is_help=True)
 data_app = typer.Typer(help="Look into datasets.", no_args_is_help=True)
+keys_app = typer.Typer(help="Manage the keys of a service.", no_args_is_help=True)
 human_app = typer.Typer(help="Let people judge summaries, and analyze their answers.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys", rich_help_panel=_USE)
 app.add_typer(human_app, name="human", rich_help_panel=_SEARCH)
 app.add_typer(data_app, name="data", rich_help_panel=_DATA)
 app.add_typer(config_app, name="config", rich_help_panel=_DATA)
@@ -173,6 +176,35 @@ def serve(
 ) -> None:
     """Serve the best checkpoint over HTTP until stopped."""
     raysum.serve(**settings.model_dump())
+
+
+_Name = Annotated[str, Argument(help="Name of the key.")]
+_KeyFile = Annotated[str, Option(help="File of the keys, for `raysum serve --keys`.")]
+
+
+@verb(keys_app, "add")
+def keys_add(name: _Name, settings: KeyLimits, file: _KeyFile = FILE) -> None:
+    """Add a key and print it. The file has only its hash, so nothing can print it again."""
+    from raysum.serve.keys import add_key
+
+    print(add_key(file, name, settings))
+
+
+@verb(keys_app, "list")
+def keys_list(file: _KeyFile = FILE) -> Any:
+    """List the names and limits of the keys."""
+    from raysum.serve.keys import KeyFile, Keys
+
+    return Keys(KeyFile.read(Path(file)).keys)
+
+
+@verb(keys_app, "revoke")
+def keys_revoke(name: _Name, file: _KeyFile = FILE) -> None:
+    """Revoke a key. Running services refuse it from now on."""
+    from raysum.serve.keys import revoke_key
+
+    revoke_key(file, name)
+    say(f"{name} is revoked in {file}; running services refuse it from now on")
 
 
 @verb(app, panel=_SEARCH)

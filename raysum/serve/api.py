@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from html import escape
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,21 +11,12 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 import raysum
-from raysum.decode.summary import Summary
 from raysum.errors import UserError
+from raysum.serve.access import Callers, Charged, KeyRequired
 from raysum.serve.config import Limits
-from raysum.serve.events import Event, encoded, failed
+from raysum.serve.events import Event, Service, encoded, failed
 from raysum.serve.guard import RETRY_AFTER, BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
-from raysum.serve.schema import Health, Problem, SummarizeRequest, unknown
-
-
-class Service(Protocol):
-    """Summarizes raw clusters with decode settings. Raises UserError (status 400), HTTPException or Overloaded."""
-
-    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]: ...
-
-    def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]: ...
-
+from raysum.serve.schema import Health, Problem, SummarizeRequest, SummaryAnswer, unknown
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # gateways must not collect a stream
 _MOST_PROBLEMS = 10  # listed in an answer
@@ -37,10 +28,12 @@ _STYLE = (
 )
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The body is not JSON, or nothing in the documents can be summarized"},
+    401: {"model": Problem, "description": "The key is missing, unknown or revoked (servers with keys)"},
     403: {"model": Problem, "description": "The server accepts only requests from this machine"},
     408: {"model": Problem, "description": "The request was not received or answered in time"},
     413: {"model": Problem, "description": "The body or its content is too large"},
     422: {"model": Problem, "description": "A field is missing, unknown or of the wrong type"},
+    429: {"model": Problem, "description": "The key has reached a limit; retry after Retry-After seconds"},
     431: {"model": Problem, "description": "The headers are too large"},
     503: {"model": Problem, "description": "Too many requests are waiting; retry after Retry-After seconds"},
 }
@@ -58,11 +51,13 @@ def refused(answer: dict[str, Any]) -> HTTPException:
     return Overloaded(answer["error"]) if answer["status"] == 503 else HTTPException(answer["status"], answer["error"])
 
 
-def build_api(service: Service, health: Health, limits: Limits, local: bool) -> FastAPI:
+def build_api(service: Service, health: Health, limits: Limits, local: bool, keys: str | None = None) -> FastAPI:
     """Return the web application.
 
-    ``health`` describes the served run. With ``local``, only this machine may send requests.
+    ``health`` describes the served run. With ``local``, only this machine may send requests. ``keys`` is the file of
+    keys that admit requests.
     """
+    service = Charged(service)
     api = FastAPI(
         title="raysum",
         version=raysum.__version__,
@@ -73,12 +68,14 @@ def build_api(service: Service, health: Health, limits: Limits, local: bool) -> 
     api.state.limits = limits
     api.router.route_class = GuardedRoute
     api.add_middleware(BodyLimit, limit=limits.max_body)
+    if keys:
+        api.add_middleware(KeyRequired, callers=Callers(keys))
     api.add_middleware(HeaderLimit)
     if local:
         api.add_middleware(LocalOnly)
     _answer_errors(api)
 
-    @api.post("/v1/summarize", responses={200: {"model": Summary}, **_PROBLEMS})
+    @api.post("/v1/summarize", responses={200: {"model": SummaryAnswer}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
         """Summarize a cluster of documents. Each sentence cites the paragraphs that support it."""
         return JSONResponse(await service.summarize(*_asked(request)))

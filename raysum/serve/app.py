@@ -46,7 +46,7 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
         stopped = threading.Event()
         before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
         say(f"serving {config.run} at {url}\n  documentation: {url}/docs\n  try: {curl_example(url)}")
-        if config.host not in LOCAL:
+        if config.host not in LOCAL and not config.keys:
             say(f"warning: anyone who can reach {config.host} can use the server; 127.0.0.1 is for this machine only")
         say("Ctrl-C stops it")
         stopped.wait()
@@ -58,7 +58,9 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
 @contextmanager
 def serving(config: ServeConfig) -> Iterator[str]:
     """Run the server during the block and yield its URL. Raises as :func:`serve` does."""
-    exact, health, batch, extracting = resolve_served(config)
+    from raysum.serve.access import with_access
+
+    exact, health, batch, extracting = resolve_served(with_access(config))
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
         port = listener.getsockname()[1]
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it

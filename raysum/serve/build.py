@@ -5,6 +5,7 @@ from typing import Any
 from ray.serve import Application
 
 from raysum.config.loading import section_of
+from raysum.serve.access import with_access
 from raysum.serve.app import resolve_served
 from raysum.serve.config import ServeConfig
 from raysum.serve.ports import require_token
@@ -14,9 +15,10 @@ from raysum.serve.replicas import application
 def app(args: dict[str, Any]) -> Application:
     """Return the application for ``args``: the options of `raysum serve`, without `port` and `address`.
 
-    `host` must be that of the file's `http_options`: at another address than 127.0.0.1, other machines may send
-    requests. Raises UserError if an option is wrong, the run cannot be served, or the cluster needs a token.
+    `host` must be that of the file's `http_options`. At another address than 127.0.0.1, other machines may send
+    requests: then the file `keys` must exist on every node, or `allow_anyone` be true. Raises UserError if an option is
+    wrong, the run cannot be served, or the cluster needs a token.
     """
-    config = section_of(ServeConfig, args)
+    config = with_access(section_of(ServeConfig, args))
     require_token(config.host)
     return application(*resolve_served(config))

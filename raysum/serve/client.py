@@ -1,6 +1,7 @@
 """A small client of `raysum serve`."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import httpx
 
 from raysum.errors import UserError
 
-_RETRIED = (500, 502, 503, 504)  # a replica died, the queue is full, or the server stops
+_RETRIED = (429, 500, 502, 503, 504)  # a limit of the key, a replica died, the queue is full, or the server stops
 _LONGEST_PAUSE = 30  # seconds, also if the server asks for more
 
 
@@ -22,15 +23,23 @@ class Client:
     """Requests summaries from the server at ``address`` and retries failed requests.
 
     ``timeout`` is the limit of one attempt in seconds, ``retries`` the number of attempts after the first. The pauses
-    between attempts start at 0.25 s and double, unless the server sends Retry-After.
+    between attempts start at 0.25 s and double, unless the server sends Retry-After. ``key`` is for servers with keys;
+    by default, it is the environment variable RAYSUM_KEY.
 
     >>> Client("http://127.0.0.1:8000").summarize("Florence", ["text of a document", "text of another"])["summary"]
     """
 
-    def __init__(self, address: str = "http://127.0.0.1:8000", timeout: float = 300.0, retries: int = 5):
+    def __init__(
+        self,
+        address: str = "http://127.0.0.1:8000",
+        timeout: float = 300.0,
+        retries: int = 5,
+        key: str | None = None,
+    ):
         self.address = address.rstrip("/")
         self.retries = retries
-        self._http = httpx.Client(timeout=timeout)
+        key = key or os.environ.get("RAYSUM_KEY")
+        self._http = httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
 
     def __enter__(self) -> "Client":
         return self

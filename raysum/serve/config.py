@@ -24,5 +24,7 @@ class ServeConfig(LoadConfig, Limits):
     run: str = Field(description="a trained run, a search (its best run), or a system that extracts sentences")
     host: str = Field("127.0.0.1", description="address to bind")
     port: int = Field(8000, ge=0, le=65535, description="port to bind; 0 chooses a free port")
+    keys: str | None = Field(None, description="file of `raysum keys`; requests without a key in it get 401")
+    allow_anyone: bool = Field(False, description="serve other machines (--host) without keys")
     replicas: int = Field(1, ge=1, le=100_000, description="copies of the model, which share cores and GPUs")
     address: str | None = Field(None, description="address of a running Ray cluster to use")

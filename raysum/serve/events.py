@@ -2,13 +2,21 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from raysum.config.decoding import SourceConfig
 from raysum.data.rows import Row
 from raysum.decode.summary import Summary
 
 Event = dict[str, Any]  # "event": its name, "data": its values
+
+
+class Service(Protocol):
+    """Summarizes raw clusters with decode settings. Raises UserError (status 400), HTTPException or Overloaded."""
+
+    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]: ...
+
+    def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]: ...
 
 
 def queued(position: int) -> Event:
@@ -33,11 +41,11 @@ def grown(text: str) -> Event:
     return {"event": "prefix", "data": {"text": text}}
 
 
-def completed(summary: Summary, with_sentences: bool) -> Iterator[Event]:
-    """The sentences with their citations, if wanted, and the summary."""
+def completed(summary: Summary, with_sentences: bool, usage: dict[str, int] | None = None) -> Iterator[Event]:
+    """The sentences with their citations, if wanted, and the summary with the ``schema.Usage`` of a model."""
     if with_sentences:
         yield from ({"event": "sentence", "data": sentence.model_dump()} for sentence in summary.sentences)
-    yield {"event": "result", "data": summary.to_dict()}
+    yield {"event": "result", "data": summary.to_dict() | ({"usage": usage} if usage else {})}
 
 
 def failed(message: str, status: int) -> Event:

@@ -18,7 +18,7 @@ from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
 from raysum.serve.api import Overloaded, build_api, refused
-from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, completed, failed, grown, queued, reading
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, extent
@@ -79,13 +79,14 @@ class Model:
                     yield failed(too_much, 422)
                     return
                 limits = chosen.reading(self._summarizer.source)
-                yield reading(row, limits)
+                yield (read := reading(row, limits))
                 async with aclosing(self._scheduler.results(Request(row, chosen, lane, sends_prefixes))) as results:
                     async for result in results:
                         if isinstance(result, str):
                             yield grown(result)
                             continue
-                        for event in completed(result, with_sentences=sends_prefixes):
+                        usage = {"source_tokens": read["data"]["tokens"], "summary_tokens": result.num_tokens}
+                        for event in completed(result.summaries[0], sends_prefixes, usage):
                             yield event
         except UserError as error:
             yield failed(str(error), 400)
@@ -113,12 +114,12 @@ class Front:
     Both methods repeat a request whose replica dies; a stream then begins again with its event ``queued``.
     """
 
-    def __init__(self, model: DeploymentHandle, health: Health, limits: Limits, local: bool):
+    def __init__(self, model: DeploymentHandle, health: Health, limits: ServeConfig, local: bool):
         bind_to_node()
         self._model, self._health, self._limits, self._local = model, health, limits, local
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self, self._health, self._limits, self._local)
+        return build_api(self, self._health, self._limits, self._local, self._limits.keys)
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary. Raises HTTPException for a request that the replica refuses."""

@@ -14,7 +14,6 @@ import torch
 from raysum.config.decoding import DecodeConfig
 from raysum.data.rows import Row
 from raysum.decode.summarizer import Progress, SummarizedRow, Summarizer
-from raysum.decode.summary import Summary
 
 Lane = Literal["ordinary", "large", "costly"]
 LANES: tuple[Lane, ...] = get_args(Lane)
@@ -37,14 +36,14 @@ class Request:
     arrived: float = field(default_factory=time.monotonic)
     prefix: str = ""
     prefix_time: float = 0.0
-    results: "asyncio.Queue[str | Summary | Exception]" = field(default_factory=asyncio.Queue)
+    results: "asyncio.Queue[str | SummarizedRow | Exception]" = field(default_factory=asyncio.Queue)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     @property
     def length(self) -> int:
         return len(self.row["ids"])
 
-    def send(self, result: "str | Summary | Exception") -> None:
+    def send(self, result: "str | SummarizedRow | Exception") -> None:
         """Send a prefix, the summary or an error from the thread that decodes."""
         self.loop.call_soon_threadsafe(self.results.put_nowait, result)
 
@@ -82,7 +81,7 @@ class _Batch:
             for index in event.rows:
                 self.requests[index].grow(event, index)
         elif isinstance(event, SummarizedRow):
-            self.requests[event.row].send(event.summaries[0])
+            self.requests[event.row].send(event)
         return event is not None
 
 
@@ -118,7 +117,7 @@ class Scheduler:
         """Return how many requests of ``lane`` wait for a batch."""
         return sum(request.lane == lane for request in list(self._waiting))
 
-    async def results(self, request: Request) -> AsyncGenerator[str | Summary, None]:
+    async def results(self, request: Request) -> AsyncGenerator[str | SummarizedRow, None]:
         """Yield the growing prefixes of a stream, then the summary. Closing the iterator cancels the search."""
         with self._changed:
             self._waiting.append(request)
@@ -129,7 +128,7 @@ class Scheduler:
                 if isinstance(result, Exception):
                     raise result
                 yield result
-                if isinstance(result, Summary):
+                if isinstance(result, SummarizedRow):
                     return
         finally:
             request.cancelled.set()

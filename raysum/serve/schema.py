@@ -1,4 +1,4 @@
-"""The request schema. Unknown fields and wrong types are errors. Answers are a ``Summary``."""
+"""The schemas of requests and answers. Unknown fields and wrong types in requests are errors."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -8,6 +8,7 @@ from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, create_mode
 from raysum.config.base import Section
 from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
 from raysum.config.problems import did_you_mean
+from raysum.decode.summary import Summary
 
 _MOST_FIELDS = 10  # of an object with fewer known fields; avoids a long list of unknown fields
 _LONGEST_NAME = 1000  # characters of a title or a document name
@@ -95,6 +96,17 @@ def unknown(location: Sequence[str | int]) -> str:
         return f"unknown field, did you mean 'options.{name}'?"
     near = did_you_mean(name, valid) if len(name) <= _LONGEST_FIELD else ""
     return f"unknown field, {near}".rstrip(", ")
+
+
+class Usage(BaseModel):
+    source_tokens: int = Field(description="tokens of the sources that the model read")
+    summary_tokens: int = Field(description="tokens of the summary")
+
+
+class SummaryAnswer(Summary):
+    """A summary with citations, support and warnings."""
+
+    usage: Usage | None = Field(None, description="the tokens of the request; only trained models count them")
 
 
 class Health(BaseModel):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=47)]
 
@@ -53,18 +53,42 @@ class EnvironmentSource(Strict):
     secretRef: Reference
 
 
+class VolumeMount(Strict):
+    name: Name
+    mountPath: Annotated[str, Field(pattern="^/")]
+    readOnly: Literal[True]
+
+
+class SecretVolume(Strict):
+    secretName: Name
+    defaultMode: Literal[0o440]  # raysum refuses keys that every user can read
+
+
+class PodVolume(Strict):
+    name: Name
+    secret: SecretVolume
+
+
 class Container(Strict):
     name: Name
     image: str
     envFrom: list[EnvironmentSource]
     resources: Resources
     securityContext: ContainerSecurity
+    volumeMounts: list[VolumeMount] = []
 
 
 class PodSpec(Strict):
     securityContext: PodSecurity
     terminationGracePeriodSeconds: int | None = None
     containers: list[Container]
+    volumes: list[PodVolume] = []
+
+    @model_validator(mode="after")
+    def _check_mounts(self) -> "PodSpec":
+        mounted = {mount.name for container in self.containers for mount in container.volumeMounts}
+        assert mounted == {volume.name for volume in self.volumes}
+        return self
 
 
 class PodTemplate(Strict):

@@ -188,7 +188,16 @@ def test_only_this_machine_can_connect(server: Server):
 
 
 def test_without_tokens_only_this_machine_is_served(run: Path):
-    command = [sys.executable, "-m", "raysum", "serve", "lead", "--host=0.0.0.0", f"--port={free_port()}"]
+    command = [
+        sys.executable,
+        "-m",
+        "raysum",
+        "serve",
+        "lead",
+        "--host=0.0.0.0",
+        "--allow-anyone",
+        f"--port={free_port()}",
+    ]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 2 and done.stdout == ""

@@ -1,0 +1,212 @@
+"""Access by key: a middleware that admits requests with a key, and the limits of each key."""
+
+import logging
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from raysum.errors import UserError
+from raysum.serve.config import ServeConfig
+from raysum.serve.events import Event, Service
+from raysum.serve.guard import LOCAL, extent, problem
+from raysum.serve.keys import Key, KeyFile
+
+OPEN = ("/", "/healthz", "/readyz", "/docs", "/openapi.json")  # paths that need no key
+_CHARACTERS = 4  # characters that count as a token until the replica has counted the tokens
+_log = logging.getLogger("ray.serve")
+_current = ContextVar["Caller | None"]("caller", default=None)  # of the request that this task answers
+
+
+def with_access(config: ServeConfig) -> ServeConfig:
+    """Return ``config`` with the absolute path of its keys.
+
+    Raises UserError if the keys cannot be read, or if other machines may send requests and nothing says who.
+    """
+    if config.keys:
+        KeyFile.read(Path(config.keys))
+        return config.model_copy(update={"keys": os.path.abspath(config.keys)})
+    if config.host not in LOCAL and not config.allow_anyone:
+        raise UserError(
+            f"other machines reach {config.host}: create a key with `raysum keys add NAME` and serve with --keys FILE, "
+            "or let everyone use the server with --allow-anyone"
+        )
+    return config
+
+
+class Allowance:
+    """An allowance of so many units ``per_minute``, which refills steadily and starts full. None allows everything."""
+
+    def __init__(self, per_minute: int | None):
+        self._most = math.inf if per_minute is None else float(per_minute)
+        self._left, self._at = self._most, time.monotonic()
+
+    def take(self, units: float) -> float:
+        """Take the units and return 0, or return the seconds to wait. More than a minute's units need a full budget."""
+        now = time.monotonic()
+        self._left = min(self._most, self._left + (now - self._at) * self._most / 60)
+        self._at = now
+        missing = min(units, self._most) - self._left
+        if missing > 1e-6:
+            return missing * 60 / self._most
+        self.spend(units)
+        return 0.0
+
+    def spend(self, units: float) -> None:
+        """Take the units, also more than there are; negative units are given back."""
+        if self._most < math.inf:
+            self._left -= units
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A key with its budgets."""
+
+    key: Key
+    requests: Allowance
+    tokens: Allowance
+
+    @classmethod
+    def of(cls, key: Key) -> "Caller":
+        return cls(key, Allowance(key.requests_per_minute), Allowance(key.tokens_per_minute))
+
+
+class Callers:
+    """The keys of a file, which is read again whenever it changes, and their budgets in this process."""
+
+    def __init__(self, file: str):
+        self._path = Path(file)
+        self._state: Any = None
+        self._content: KeyFile | None = None
+        self._callers: dict[str, Caller] = {}
+
+    def find(self, key: bytes) -> Caller | None:
+        """Return the caller with this key. Raises UserError if the file cannot be read."""
+        entry = self._current_content().find(key)
+        if entry is None:
+            return None
+        caller = self._callers.get(entry.name)
+        if caller is None or caller.key != entry:  # the limits have changed
+            caller = self._callers[entry.name] = Caller.of(entry)
+        return caller
+
+    def _current_content(self) -> KeyFile:
+        try:
+            status = self._path.stat()
+            state = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
+        except OSError:
+            state = None
+        if state is None or state != self._state:
+            self._content = None
+            self._state = state
+        if self._content is None:
+            self._content = KeyFile.read(self._path)
+        return self._content
+
+
+class KeyRequired:
+    """ASGI middleware that answers 401 without a valid key, and 429 beyond the limits of a key.
+
+    If the file of keys cannot be read, nobody is admitted (503): otherwise a revoked key might still be valid.
+    """
+
+    def __init__(self, app: ASGIApp, callers: Callers):
+        self.app, self._callers = app, callers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) not in OPEN:
+            try:
+                _current.set(self._admitted(Request(scope)))
+            except HTTPException as error:
+                await problem(error.status_code, error.detail, dict(error.headers or {}))(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _admitted(self, request: Request) -> Caller:
+        """Return the caller. Raises HTTPException 401, 429 or 503."""
+        key = _key_of(request)
+        try:
+            caller = self._callers.find(key) if key else None
+        except UserError as error:
+            _log.error(str(error))
+            raise HTTPException(503, "the keys of this server cannot be read; see its log") from None
+        if caller is None:
+            reason = "this key is not valid" if key else "a key is missing; send `Authorization: Bearer KEY`"
+            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
+        if wait := caller.requests.take(1):
+            raise _too_many(caller, f"{caller.key.requests_per_minute} requests", wait)
+        return caller
+
+
+def _key_of(request: Request) -> bytes:
+    """Return the key in the headers, or nothing. It is never decoded, shown or kept."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        key = request.headers.get("x-api-key", "")
+    return key.strip().encode("latin-1")  # as the headers were decoded
+
+
+@contextmanager
+def paid(cluster: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    """Charge the current key for a summary of the raw ``cluster``.
+
+    The block may update the dict with ``source_tokens``, which replace the estimate. A refused request (an
+    HTTPException or UserError of the block) costs no tokens. Raises HTTPException 429 beyond the key's limit.
+    """
+    usage: dict[str, int] = {}
+    caller = _current.get()
+    if caller is None:
+        yield usage
+        return
+    texts = (text["text"] if isinstance(text, Mapping) else text for text in cluster["documents"])
+    estimate = math.ceil(extent(texts)["characters"] / _CHARACTERS)
+    if wait := caller.tokens.take(estimate):
+        raise _too_many(caller, f"{caller.key.tokens_per_minute} tokens", wait)
+    try:
+        yield usage
+    except (HTTPException, UserError):
+        caller.tokens.spend(-estimate)
+        raise
+    caller.tokens.spend(usage.get("source_tokens", estimate) - estimate)
+
+
+class Charged:
+    """A service that charges the keys of its requests, whatever their route."""
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+        with paid(cluster) as usage:
+            answer = await self._service.summarize(cluster, settings)
+            usage |= answer.get("usage") or {}
+            return answer
+
+    async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]:
+        with paid(cluster) as usage:
+            async for event in self._service.stream(cluster, settings):
+                if event["event"] == "error":
+                    usage["source_tokens"] = 0
+                elif event["event"] == "result":
+                    usage |= event["data"].get("usage") or {}
+                yield event
+
+
+def caller_name() -> str | None:
+    """Return the name of the key of the request that this task answers."""
+    caller = _current.get()
+    return caller.key.name if caller else None
+
+
+def _too_many(caller: Caller, limit: str, wait: float) -> HTTPException:
+    reason = f"the key {caller.key.name} has reached its limit of {limit} per minute"
+    return HTTPException(429, reason, {"Retry-After": str(max(1, math.ceil(wait)))})
