@@ -51,6 +51,9 @@ class TrainConfig(Section):
     save_minutes: Minutes = Field(15, description="also save at the first line of metrics after this many minutes")
     keep: Count = Field(3, description="number of newest checkpoints to keep, besides the best one")
     log_every: Count = Field(10, description="steps between lines of metrics.jsonl")
+    trackers: list[Literal["mlflow", "wandb"]] = Field(
+        [], description="services that get settings and metrics, also of the trials of a search (extras mlflow, wandb)"
+    )
     init_from: str | None = Field(
         None, description="run that provides the initial weights, matched by name; for a bert, a published folder"
     )

@@ -6,8 +6,12 @@ from types import ModuleType
 
 from raysum.errors import UserError
 
-_EXTRAS = {"transformers": "bert", "openai": "teach", **dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote")}
+_EXTRAS = {
+    **{"transformers": "bert", "openai": "teach", "mlflow": "mlflow", "wandb": "wandb"},
+    **dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote"),
+}
 _PACKAGES = {
+    "mlflow": "mlflow-skinny",
     "docx": "python-docx",
     "pptx": "python-pptx",
     "python_calamine": "python-calamine",

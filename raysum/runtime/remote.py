@@ -33,7 +33,7 @@ _VERSION = ".version-"  # prefix of a cache folder that holds one version of the
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "modified", "created", "LastModified")
 _AT_ONCE = 8  # parallel uploads
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # errors of the local disk
-_SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE)
+_SECRET = re.compile("SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY|API_KEY", re.IGNORECASE)
 
 
 def cache_folder() -> Path:
@@ -130,7 +130,7 @@ def store(url: str) -> "tuple[AbstractFileSystem, str]":
         try:
             files, path = fsspec.url_to_fs(url, **_OPTIONS.get(protocol, {}))
         except ImportError as error:
-            raise UserError(f"{protocol}:// needs a library that is not found: {_public(error)}") from None
+            raise UserError(f"{protocol}:// needs a library that is not found: {public_message(error)}") from None
     if protocol in _OPTIONS:
         files.retries = _TRIES
     return files, path
@@ -144,7 +144,7 @@ def store_errors(url: str) -> Iterator[None]:
     except (UserError, FileNotFoundError, FileExistsError):
         raise
     except Exception as error:
-        reason = f"({type(error).__name__}: {_public(error)})"
+        reason = f"({type(error).__name__}: {public_message(error)})"
         if isinstance(error, OSError) and error.errno in _LOCAL:
             problem = f"cannot be kept in {cache_folder()} ({error.strerror}); set RAYSUM_CACHE elsewhere"
         elif isinstance(error, PermissionError) or "redential" in type(error).__name__:
@@ -154,7 +154,7 @@ def store_errors(url: str) -> Iterator[None]:
         raise UserError(f"{url} {problem}") from None
 
 
-def _public(error: Exception) -> str:
+def public_message(error: Exception) -> str:
     """Return the first line of an error's message without secrets of the environment or of URLs."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
     for name, value in os.environ.items():
@@ -245,7 +245,7 @@ def upload(folder: Path, names: Sequence[str]) -> None:
             with store_errors(url):
                 files.put([str(folder / name) for name in part], [f"{root}/{name}" for name in part])
     except FileNotFoundError as error:
-        raise UserError(f"cannot write {url} ({_public(error)}); make the bucket first") from None
+        raise UserError(f"cannot write {url} ({public_message(error)}); make the bucket first") from None
 
 
 def remove(url: str, names: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from raysum.data.dataset import Dataset
 from raysum.decode.domain_shift import learn, rehearse
 from raysum.errors import UserError
 from raysum.runs.folder import Checkpoint, Run, RunResult
+from raysum.runs.trackers import check_trackers, tracked
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import logged_run, say
@@ -44,6 +45,7 @@ _RUNNING = {
     "address",
     "keep",
     "log_every",
+    "trackers",
     "recompute",
 }
 _CHECKING = {"validate_every", "validate_examples", "save_every", "save_minutes", "check_hook_order"}
@@ -100,6 +102,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         make_ready("train", config.train.address)
     check_start(config)
     check_engine_config(config)
+    check_trackers(config.train.trackers)
     newest = checkpoints.newest_sound(run)
     job_spec = job_spec_of(dataset, config, run, newest.step if newest else 0)
     check_resumable(job_spec, dataset)
@@ -191,7 +194,10 @@ def _train(job_spec: JobSpec, newest: Checkpoint | None, callbacks: Sequence[Any
     """Run the workers, under Ray Train or in this process, and record a failure in the run folder."""
     run, settings = job_spec.run, job_spec.config.train
     try:
-        with show_progress(run, newest.step if newest else 0, settings):
+        with (
+            tracked(settings.trackers, run.path, run.name, job_spec.config.model_dump(mode="json")) as log,
+            show_progress(run, newest.step if newest else 0, settings, log),
+        ):
             if settings.workers:
                 push_so_far(run.path)  # rank 0 may run on a host without the run folder
                 (run.path / checkpoints.TOKEN).write_text(job_spec.token)

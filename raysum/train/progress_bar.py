@@ -2,8 +2,9 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from raysum.config.sections import TrainConfig
 from raysum.runs.folder import Run
@@ -14,13 +15,15 @@ _POLL = 0.3  # seconds between looks at metrics.jsonl
 
 
 @contextmanager
-def show_progress(run: Run, start: int, settings: TrainConfig) -> Iterator[None]:
-    """Show a bar on stderr during the block, from step ``start`` to the last step.
+def show_progress(
+    run: Run, start: int, settings: TrainConfig, watch: Callable[[dict[str, Any]], None] = lambda line: None
+) -> Iterator[None]:
+    """Show a bar on stderr during the block, from step ``start`` to the last step, and pass each line to ``watch``.
 
     If ``train.minutes`` ends the training earlier, the last step is estimated from the speed so far.
     """
     done = threading.Event()
-    follower = threading.Thread(target=_follow, args=(run, start, settings, done), daemon=True)
+    follower = threading.Thread(target=_follow, args=(run, start, settings, done, watch), daemon=True)
     follower.start()
     try:
         yield
@@ -29,8 +32,11 @@ def show_progress(run: Run, start: int, settings: TrainConfig) -> Iterator[None]
         follower.join()
 
 
-def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) -> None:
+def _follow(
+    run: Run, start: int, settings: TrainConfig, done: threading.Event, watch: Callable[[dict[str, Any]], None]
+) -> None:
     label, metric, shown, last = f"training {run.path.name}", settings.best_metric, dict[str, str](), False
+    seen = set[tuple[int, bool]]()  # steps of lines, and whether they are validations
     # Mode "a" creates a missing file and starts at the end of an existing one.
     with ExitStack() as files, bar(total=settings.steps, label=label, unit="step") as progress:
         metrics = files.enter_context(run.metrics.open("ab+"))
@@ -41,11 +47,15 @@ def _follow(run: Run, start: int, settings: TrainConfig, done: threading.Event) 
                 metrics, newest = files.enter_context(run.metrics.open("ab+")), run.latest()
                 metrics.seek(0)
                 progress.n = newest.step if newest else 0
+                seen = {each for each in seen if each[0] <= progress.n}
                 say(f"{label}: a worker was lost; training resumes from step {progress.n}")
             for line in parsed(metrics):
-                step = line["step"]
+                step, is_validation = line["step"], "valid_loss" in line
                 log("info", "metrics", metrics=line)
-                if "valid_loss" in line:
+                if (step, is_validation) not in seen:
+                    seen.add((step, is_validation))
+                    watch(line)
+                if is_validation:
                     if "valid_seconds" in line and metric not in shown:
                         say(f"{label}: each validation by {metric} takes {line['valid_seconds']:.0f} s")
                     shown["valid"] = f"{line['valid_loss']:.3f}"

@@ -156,7 +156,7 @@ class SearchResult(Shown):
         adoption = f"; {self.adopted}" if str(self.adopted or "") else f", now used by {self.run.path}"
         table = trial_table(self.space, self.trials)
         table["seconds"] = [f"{trial.seconds:.0f}" for trial in self.trials]
-        with_settings = self.space.scheduler == "pbt"
+        with_settings = self.space.is_population
         names = [f"{trial.name}: {label(trial.config)}" if with_settings else trial.name for trial in self.trials]
         failed = (f" failed: {trial.error}" if trial.error else "" for trial in self.trials)
         return Grid.of(

@@ -28,6 +28,7 @@ _FIXED = {
         ),
         "sets where trials run, not their results",
     ),
+    "train.trackers": "sets which services get the metrics",
     "train.validate_examples": "sets the examples that trials are compared on",
     **dict.fromkeys(("model.vocabulary", "model.marks"), "comes from the dataset"),
 }
@@ -221,6 +222,11 @@ class SpaceConfig(Section):
                 f"scheduler pbt cannot search {wrong[0]}, because trials copy the weights of others; "
                 f"it can search {', '.join(sorted(_PERTURBED))}"
             )
+
+    @property
+    def is_population(self) -> bool:
+        """Whether trials copy weights and change settings during the search."""
+        return self.scheduler in ("pbt", "pb2")
 
     @property
     def mode(self) -> Literal["min", "max"]:

@@ -17,6 +17,7 @@ from raysum.errors import UserError
 from raysum.evaluate.examples import check_readable, read_examples
 from raysum.pages import charts
 from raysum.runs.folder import Run
+from raysum.runs.trackers import check_trackers
 from raysum.runtime.compat import dashboard
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.placement import Capacity
@@ -107,6 +108,7 @@ def _session_cpus(job: Job) -> float:
 def _check(space: Space) -> Job:
     """Return the job of a space. Raises UserError for everything that can be checked before the first trial."""
     config, run = space.first, None
+    check_trackers(config.train.trackers)
     if not config.data or not config.out:
         raise UserError(f"a search needs a dataset and a folder: `raysum tune {space.name} data=DATA out=SEARCH`")
     dataset, out = Dataset.open(config.data), local(config.out)
@@ -127,7 +129,7 @@ def _check(space: Space) -> Job:
 
 def _concurrency(space: Space, capacity: Capacity) -> int:
     """Return the number of concurrent trials: a whole population, one decoding a CPU, or all trainings that fit."""
-    if space.config.scheduler == "pbt":
+    if space.config.is_population:
         return space.num_trials
     return max(1, min(_fitting(space, capacity), space.num_trials, space.config.max_concurrent or space.num_trials))
 
@@ -165,7 +167,7 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
         raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
     if not config.model.summarizes and (space.then or not config.model.extracts):
         raise UserError(f"model.system={config.model.system} writes no summaries; search a system that does")
-    if space.config.scheduler == "pbt" and config.optim.schedule not in ("noam", "constant"):
+    if space.config.is_population and config.optim.schedule not in ("noam", "constant"):
         raise UserError(
             f"scheduler pbt trains in parts, but optim.schedule={config.optim.schedule} needs the total number of "
             "steps; use noam or constant"

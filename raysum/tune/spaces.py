@@ -71,7 +71,9 @@ class Space:
     def then_overrides(self) -> list[str]:
         """The settings of this search that also apply to the decode search after it."""
         settings = self.config.model_dump(include={"split", "examples"}, exclude_unset=True)
-        return [*loading.pairs(settings), *(pair for pair in self.overrides if pair.startswith("decode."))]
+        trackers = {"train.trackers": self.first.train.trackers} if self.first.train.trackers else {}
+        decode = (pair for pair in self.overrides if pair.startswith("decode."))
+        return [*loading.pairs(settings | trackers), *decode]
 
     @cached_property
     def then(self) -> "Space | None":
@@ -133,7 +135,7 @@ class Space:
     @property
     def drawn_by_tune(self) -> bool:
         """Whether Ray Tune draws the trials during the search."""
-        return self.config.searcher == "optuna" or self.config.scheduler == "pbt"
+        return self.config.searcher == "optuna" or self.config.is_population
 
     @property
     def num_trials(self) -> int:
@@ -160,7 +162,7 @@ class Job:
 
     def name(self, trial: Any) -> str:
         """Return the name of Tune's ``trial``, its actor and its folder, such as ``beta=0.8``."""
-        if self.space.config.scheduler == "pbt":  # settings change
+        if self.space.config.is_population:  # settings change
             return trial.trial_id
         name = label(trial.config)
         return name if self.space.config.searcher == "grid" else f"{name},{trial.trial_id}"  # draws may repeat

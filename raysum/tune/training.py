@@ -31,9 +31,10 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     run = Run(job.folder(tune.get_context().get_trial_name()))
     config = job.space.resolve(values)
     threads = config.train.threads or max(1, job.threads // max(1, config.train.workers))
-    shared = config.train.model_copy(update={"threads": threads, **_worker_resources(job, config.train.workers)})
+    own = {"threads": threads, "trackers": [], **_worker_resources(job, config.train.workers)}
+    shared = config.train.model_copy(update=own)
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
-    if job.space.config.scheduler != "pbt":
+    if not job.space.config.is_population:
         if run.exists and run.latest() and run.validations():
             tune.report(best_so_far(run))  # of a former state of the search, whose limits it may have reached
         fit(config, callbacks=[ReportValidations(run)])

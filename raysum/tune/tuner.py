@@ -23,6 +23,7 @@ from raysum.tune.record import RecordWriter
 from raysum.tune.spaces import Job, Space
 from raysum.tune.state import find_state
 from raysum.tune.training import domain, population, train_trial
+from raysum.tune.trial_trackers import TrialTrackers
 
 
 def run_trials(job: Job, repeats_failed: bool) -> None:
@@ -55,7 +56,7 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
     trainable = tune.with_resources(tune.with_parameters(trial, job=job, **parameters), resources)
     if is_begun:
         return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=repeats_failed)
-    is_population = space.scheduler == "pbt"
+    is_population = space.is_population
     stop = dict(space.stop)
     if space.budget.seconds:
         stop["train_seconds"] = min(space.budget.seconds, stop.get("train_seconds", space.budget.seconds))
@@ -83,14 +84,14 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             verbose=0,
             stop=TrialLimits(stop),
             failure_config=tune.FailureConfig(max_failures=space.retries),
-            callbacks=[TrialProgress(space.metric, job.space.num_trials, job.out)],
+            callbacks=[TrialProgress(space.metric, job.space.num_trials, job.out), TrialTrackers(job)],
         ),
     )
 
 
 def _searcher(job: Job) -> SearchAlgorithm | Searcher:
     space = job.space.config
-    if space.scheduler == "pbt":  # accepts only this searcher, and needs all trials at once
+    if space.is_population:  # accepts only this searcher, and needs all trials at once
         return BasicVariantGenerator(random_state=space.seed)
     if space.searcher == "optuna":
         return Drawn(job.space, metric=space.metric, mode=space.mode, seed=space.seed)
@@ -107,7 +108,7 @@ def _scheduler(job: Job) -> TrialScheduler:
     space = job.space.config
     if space.scheduler == "fifo":
         return FIFOScheduler()
-    if space.scheduler == "pbt":
+    if space.is_population:
         return population(job)
     unit, length = "step" if space.kind == "train" else "examples", job.length
     if space.budget.seconds:

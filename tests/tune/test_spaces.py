@@ -159,7 +159,7 @@ def test_optuna_draws_again_what_exceeds_the_budget(space_file):
 
 _REFUSED = {
     "data", "out", "run", "train.address", "train.workers", "train.threads", "train.validate_examples",
-    "train.cpus_per_worker", "train.gpus_per_worker", "train.wait_minutes",
+    "train.cpus_per_worker", "train.gpus_per_worker", "train.wait_minutes", "train.trackers",
     "model.vocabulary", "model.marks",
 }  # fmt: skip
 _INSTEAD_OF_NONE = {"source.max_tokens": 500, "train.label_examples": 9, "decode.keep_paragraphs": 9}
