@@ -14,7 +14,7 @@ from raysum.errors import UserError
 from raysum.extract.summarizer import summarizer_of
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url
-from raysum.runtime.storage import write_page
+from raysum.runtime.storage import check_page, write_page
 from raysum.sources.documents.read import parse_document, raw_document, read_documents
 from raysum.sources.documents.text import DocumentText
 from raysum.sources.field_mapping import FieldMapping
@@ -85,11 +85,14 @@ def summarize_clusters(run: str, rows: Sequence[Cluster], settings: LoadConfig, 
 
     Raises UserError if there is only one cluster and it cannot be summarized.
     """
+    if html:
+        check_page(Path(html), "--html")
     clusters = [row for row in rows if not isinstance(row, NoSummary)]
     summaries = summarizer_of(run, settings).summarize_each(clusters, progress=len(clusters) > 1)
     written = [pair for pair in zip(summaries, clusters, strict=True) if not isinstance(pair[0], NoSummary)]
     if html and written:
         write_page(Path(html), summaries_page(*map(list, zip(*written, strict=True))), "--html")
+        say(f"the summaries and their sources are in {html}")
     remaining = iter(summaries)
     results = [row if isinstance(row, NoSummary) else next(remaining) for row in rows]
     if len(results) == 1 and isinstance(results[0], NoSummary):

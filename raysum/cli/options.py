@@ -142,9 +142,8 @@ def print_result(result: Any, as_json: bool) -> None:
         if as_json:
             print(json.dumps(item.to_dict(), ensure_ascii=not sys.stdout.encoding.lower().startswith("utf")))
         else:
-            from rich.console import Console
+            from raysum.runtime.rendering import print_safely
 
-            width = None if sys.stdout.isatty() else _WIDE
-            Console(soft_wrap=True, width=width).print(item.render(), markup=False, highlight=False)
+            print_safely(item.render(), width=None if sys.stdout.isatty() else _WIDE)
     if problem := getattr(result, "problem", None):
         raise UserError(problem)

@@ -83,10 +83,13 @@ class _Compared(SavedEvaluation):
 
     def check_matches(self, other: "_Compared") -> None:
         """Raises UserError if the other evaluation has other data, another protocol or other examples."""
-        for key, what in (("fingerprint", "data"), ("split", "split")):
+        for key, what in (("fingerprint", "data"), ("split", "splits")):
             own, theirs = self.table.data.get(key), other.table.data.get(key)
             if own != theirs:
-                raise UserError(f"{self.name} and {other.name} are of other {what}: {own} and {theirs}")
+                raise UserError(
+                    f"{self.name} and {other.name} have different {what}: {own} and {theirs}; evaluate one "
+                    "again with the other's data and split"
+                )
         own, theirs = self.table.counting, other.table.counting
         if own != theirs:
             raise UserError(

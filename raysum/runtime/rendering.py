@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import measure_renderables
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
+
+from raysum.errors import spelled
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -27,9 +30,25 @@ class Shown:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         printed = StringIO()
-        console = Console(file=printed, width=_NOTEBOOK, soft_wrap=True, force_jupyter=False)
-        console.print(self.render(), markup=False, highlight=False)
+        print_safely(self.render(), file=printed, width=_NOTEBOOK, force_jupyter=False)
         return {"text/plain": printed.getvalue()}
+
+
+def print_safely(shown: Any, **how: Any) -> None:
+    """Print what ``render()`` returned on a console of rich, without markup and emoji codes in texts.
+
+    Control characters are escaped, because a terminal obeys those in texts of users.
+    """
+    Console(markup=False, emoji=False, highlight=False, **how).print(_Safe(shown), soft_wrap=True)
+
+
+class _Safe:
+    def __init__(self, shown: Any):
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._shown, options):
+            yield segment if segment.control else Segment(spelled(segment.text), segment.style)
 
 
 class Grid(Table):

@@ -1,6 +1,7 @@
 """Files that other processes read: written completely or not at all."""
 
 import codecs
+import errno
 import json
 import math
 import os
@@ -96,15 +97,26 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def write_page(path: Path, page: str, option: str) -> None:
-    """Write an HTML page atomically. Raises UserError with ``option`` on failure, or if it would replace another
-    file."""
+def check_page(path: Path, option: str) -> None:
+    """Raises UserError with ``option`` if ``write_page`` cannot write ``path``: before work whose result it is."""
     check_here(path, option)
     try:
         if path.exists():
             with path.open("rb") as file:
                 if not file.read(32).lower().startswith(b"<!doctype html"):
                     raise UserError(f"{path} is not an HTML page and is not overwritten; choose another {option}")
+        if not os.access(path.parent, os.W_OK):
+            reason = errno.EACCES if path.parent.is_dir() else errno.ENOENT
+            raise OSError(reason, os.strerror(reason))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another {option}") from None
+
+
+def write_page(path: Path, page: str, option: str) -> None:
+    """Write an HTML page atomically. Raises UserError with ``option`` on failure, or if it would replace another
+    file."""
+    check_page(path, option)
+    try:
         write_text(path, page)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another {option}") from None

@@ -1,14 +1,17 @@
 """What people are shown of results: whole numbers and names, in a terminal of any width and in a file."""
 
 import io
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from rich.console import Group
 
 from raysum.cli.commands import data_show
 from raysum.cli.options import print_result
 from raysum.evaluate.table import Evaluation
 from raysum.runs.folder import Run
+from raysum.runtime.rendering import Grid
 from raysum.tune.results import SearchResult, Trial
 from raysum.tune.spaces import load_space
 
@@ -53,6 +56,18 @@ def test_a_file_has_no_width(capsys, tmp_path):
     print_result(SearchResult(load_space("beta").config, trials, Run(tmp_path), 1.0), False)
     text = capsys.readouterr().out
     assert "23,000,000" in text and "a cause " * 20 in text
+
+
+def test_texts_move_no_cursor_and_are_printed_as_they_are(capsys):
+    """Also in tables and in groups of texts and tables."""
+    harm, kept = "\x1b[31mred \x1b]0;title\x07 \x9b2J \u202eback", "[bold]no markup[/bold] :apple: 0.5"
+    grid = Grid("name", "value")
+    grid.add_row(harm, kept)
+    for rendered in (f"{harm}{kept}", grid, Group(f"{harm}{kept}", grid)):
+        print_result(SimpleNamespace(render=lambda rendered=rendered: rendered), False)
+        printed = capsys.readouterr().out
+        assert kept in printed and "\\x1b[31mred" in printed
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*printed}
 
 
 def test_a_drawing_is_told(capsys, tmp_path):

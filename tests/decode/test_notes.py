@@ -247,12 +247,14 @@ def test_the_command_line_writes_the_page(run, tmp_path):
     command = [*(sys.executable, "-m", "raysum", "summarize", run.path, tmp_path / "one.txt"), "--title", "Arden"]
     done = subprocess.run([*command, "--json", "--html", tmp_path / "out.html"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert f"the summaries and their sources are in {tmp_path / 'out.html'}" in done.stderr
     summary = Summary.model_validate(json.loads(done.stdout.splitlines()[-1]))
     for note in summary.notes:  # the file's line ends are two characters each
         assert GAZETTE[note.start : note.end] == note.quote and note.source == "one.txt"
     assert summary.notes and "Sources" in Checked((tmp_path / "out.html").read_text()).text
     failed = subprocess.run([*command, "--html", tmp_path / "none" / "o.html"], capture_output=True, text=True)
     assert failed.returncode == 2 and "choose another --html" in failed.stderr and "Traceback" not in failed.stderr
+    assert not failed.stdout and "summarize:" not in failed.stderr  # before the summaries, which would be lost
 
 
 def test_evaluation_counts_support_and_unsupported_summaries(run, data):

@@ -74,8 +74,8 @@ def test_what_does_not_match_is_refused_by_name(folder, tmp_path):
     data = folder / "data"
     foreign = write_factbook(tmp_path / "foreign", {"test": 3})
     made = {
-        "of other split": {"data": data, "split": "valid"},
-        "of other data": {"data": foreign.path, "split": "test"},
+        "have different splits": {"data": data, "split": "valid"},
+        "have different data": {"data": foreign.path, "split": "test"},
         "other protocols": {"data": data, "split": "test", "protocol": "ht-paper"},
         "12 examples, .* 3, .*--limit": {"data": data, "split": "test", "limit": 3},
     }
