@@ -16,10 +16,10 @@ def listening(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def http_url(host: str, port: int) -> str:
+def http_url(host: str, port: int, is_secure: bool = False) -> str:
     """Return the URL of the address for a client on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http{'s' * is_secure}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def free_port(first: int) -> int:

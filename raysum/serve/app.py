@@ -48,6 +48,8 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
         say(f"serving {config.run} at {url}\n  documentation: {url}/docs\n  try: {curl_example(url)}")
         if config.host not in LOCAL and not config.keys:
             say(f"warning: anyone who can reach {config.host} can use the server; 127.0.0.1 is for this machine only")
+        if config.host not in LOCAL and not config.tls_key:
+            say("warning: texts and keys are sent unencrypted; add --tls-certificate, or a gateway with TLS")
         say("Ctrl-C stops it")
         stopped.wait()
         say("stopping")
@@ -59,8 +61,10 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
 def serving(config: ServeConfig) -> Iterator[str]:
     """Run the server during the block and yield its URL. Raises as :func:`serve` does."""
     from raysum.serve.access import with_access
+    from raysum.serve.ports import tls_options
 
     exact, health, batch, extracting = resolve_served(with_access(config))
+    tls = tls_options(config)
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
         port = listener.getsockname()[1]
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
@@ -78,8 +82,8 @@ def serving(config: ServeConfig) -> Iterator[str]:
         try:
             with muted("ray.serve"):  # errors are also raised
                 timeouts = {"request_timeout_s": _LONGEST, "keep_alive_timeout_s": _IDLE}
-                _run(deployments, {"host": config.host, "port": port, **timeouts}, logs)
-            url = http_url(config.host, port)
+                _run(deployments, {"host": config.host, "port": port, **timeouts, **tls}, logs)
+            url = http_url(config.host, port, is_secure=bool(tls))
             _wait_until_ready(url)
             yield url
             with muted("ray.serve"):
@@ -136,7 +140,8 @@ def _wait_until_ready(url: str) -> None:
     deadline = time.monotonic() + _READY
     while time.monotonic() < deadline:
         try:
-            if httpx.get(f"{url}/healthz", timeout=5).status_code == 200:
+            # The certificate has another name than the address of this machine.
+            if httpx.get(f"{url}/healthz", timeout=5, verify=False).status_code == 200:
                 return
         except httpx.TransportError:
             pass

@@ -5,6 +5,7 @@ from typing import Any
 from ray.serve import Application
 
 from raysum.config.loading import section_of
+from raysum.errors import UserError
 from raysum.serve.access import with_access
 from raysum.serve.app import resolve_served
 from raysum.serve.config import ServeConfig
@@ -20,5 +21,7 @@ def app(args: dict[str, Any]) -> Application:
     wrong, the run cannot be served, or the cluster needs a token.
     """
     config = with_access(section_of(ServeConfig, args))
+    if config.tls_certificate or config.tls_key:
+        raise UserError("set TLS in http_options of the configuration file: ssl_certfile and ssl_keyfile")
     require_token(config.host)
     return application(*resolve_served(config))
