@@ -25,13 +25,26 @@ def queued(position: int) -> Event:
 
 
 def reading(row: Row, limits: SourceConfig) -> Event:
-    """The sources are tokenized; of its paragraphs and tokens the model reads the first ones within its limits."""
+    """The sources are tokenized; of its paragraphs and tokens the model reads the first ones within its limits.
+
+    ``places`` has the position of each of these paragraphs, in the order of the summary's attention.
+    """
     paragraphs, tokens = len(row["document"]), len(row["ids"])
+    read = min(paragraphs, limits.max_paragraphs or paragraphs)
+    starts, texts = row["char_start"], row["text"]
     return {
         "event": "reading",
         "data": {
-            "paragraphs": min(paragraphs, limits.max_paragraphs or paragraphs),
+            "paragraphs": read,
             "tokens": min(tokens, limits.max_tokens or tokens),
+            "places": [
+                {
+                    "document": int(row["document"][rank]),
+                    "start": int(starts[rank]),
+                    "end": int(starts[rank]) + len(texts[rank]),
+                }
+                for rank in range(read)
+            ],
         },
     }
 

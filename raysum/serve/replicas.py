@@ -22,6 +22,7 @@ from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, completed, failed, grown, queued, reading
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, extent
+from raysum.serve.page import Control, add_page, controls_of
 from raysum.serve.ports import bind_to_node
 from raysum.serve.scheduler import LANES, Lane, Request, Scheduler
 from raysum.serve.schema import Health
@@ -114,12 +115,15 @@ class Front:
     Both methods repeat a request whose replica dies; a stream then begins again with its event ``queued``.
     """
 
-    def __init__(self, model: DeploymentHandle, health: Health, limits: ServeConfig, local: bool):
+    def __init__(self, model: DeploymentHandle, health: Health, limits: ServeConfig, local: bool, controls: list[Control]):
         bind_to_node()
         self._model, self._health, self._limits, self._local = model, health, limits, local
+        self._controls = controls
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self, self._health, self._limits, self._local, self._limits.keys)
+        api = build_api(self, self._health, self._limits, self._local, self._limits.keys)
+        add_page(api, self._health, self._controls, self._limits)
+        return api
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary. Raises HTTPException for a request that the replica refuses."""
@@ -186,4 +190,4 @@ def application(config: ServeConfig, health: Health, batch: int, extracting: boo
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress()(Front))
-    return front.bind(model.bind(config), health, config, config.host in LOCAL)
+    return front.bind(model.bind(config), health, config, config.host in LOCAL, controls_of(config))

@@ -102,7 +102,10 @@ def test_a_stream_shows_the_growing_summary_with_its_sentences_and_ends_with_the
     names = [event["event"] for event in events]
     kinds = list(dict.fromkeys(names))
     assert kinds == ["queued", "reading", "prefix", "sentence", "result"] and events[-1]["data"] == result
-    assert events[1]["data"] == {"paragraphs": len(TEXTS), "tokens": events[1]["data"]["tokens"]}
+    read = events[1]["data"]
+    spans = {(place["document"], place["start"], place["end"]) for place in read["places"]}
+    assert read["paragraphs"] == len(read["places"]) == len(result["attention"]) == len(TEXTS)
+    assert spans == {(number, 0, len(text)) for number, text in enumerate(cluster()["documents"])}
     prefixes = [event["data"]["text"] for event in events if event["event"] == "prefix"]
     assert all(result["summary"].startswith(prefix) for prefix in prefixes)
     assert prefixes == sorted(prefixes, key=len)
