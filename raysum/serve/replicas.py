@@ -115,7 +115,9 @@ class Front:
     Both methods repeat a request whose replica dies; a stream then begins again with its event ``queued``.
     """
 
-    def __init__(self, model: DeploymentHandle, health: Health, limits: ServeConfig, local: bool, controls: list[Control]):
+    def __init__(
+        self, model: DeploymentHandle, health: Health, limits: ServeConfig, local: bool, controls: list[Control]
+    ):
         bind_to_node()
         self._model, self._health, self._limits, self._local = model, health, limits, local
         self._controls = controls

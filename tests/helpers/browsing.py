@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-EMPTY = {"meta", "link", "br"}
+EMPTY = {"meta", "link", "br", "input"}
 
 
 class Page(HTMLParser):
