@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
-from markupsafe import Markup
 
 from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.config.problems import changed
@@ -87,8 +86,7 @@ def _extracting(settings: ExtractConfig) -> list[Control]:
 
 def add_page(api: FastAPI, health: Health, controls: list[Control], limits: Limits) -> None:
     """Add the page to the application. Its policy allows its own style and script only, and requests to this server."""
-    style = Markup(render("page.css") + render("serve.css"))
-    script = Markup(render("serve.js"))
+    style, script = render("page.css") + render("serve.css"), render("serve.js")
     html = render("serve.html", health=health, controls=controls, limits=limits, style=style, script=script)
     policy = {
         "default-src": "'none'",

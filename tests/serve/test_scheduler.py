@@ -91,7 +91,10 @@ def test_who_waits_together_with_other_settings_and_clients_that_leave_is_answer
             assert (answer["id"], answer["summary"]) == (str(number), expected.summary)
 
 
-def test_a_stream_shows_the_growing_summary_with_its_sentences_and_ends_with_the_same_result(model: Any):
+def test_a_stream_shows_the_growing_summary_with_its_sentences_and_ends_with_the_same_result(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("raysum.serve.scheduler._PREFIX_PAUSE", 0.0)  # this search may take less time
     settings = {"num_beams": 1, "max_length": 60, "min_length": 60, "no_repeat_ngram_size": 0}
     model._summarizer.settings = model._summarizer.choose({"max_length": 60})  # so that the request is ordinary
 
