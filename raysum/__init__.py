@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from raysum.research.human.sheets import human_sheets as human_sheets
     from raysum.research.reproduce.job import reproduce as reproduce
     from raysum.serve.app import serve as serve
+    from raysum.serve.batches import summarize_files as summarize_files
     from raysum.serve.client import Client as Client
     from raysum.teach.job import teach as teach
     from raysum.train.fit import train as train
@@ -42,6 +43,7 @@ _FUNCTIONS = {
     "human_sheets": "raysum.research.human.sheets:human_sheets",
     "load": "raysum.extract.summarizer:load",
     "reproduce": "raysum.research.reproduce.job:reproduce",
+    "summarize_files": "raysum.serve.batches:summarize_files",
     "status": "raysum.report.status:status",
 }
 __all__ = [*_FUNCTIONS, "evaluate", "prepare", "report", "serve", "teach", "train", "tune"]  # noqa: PLE0604

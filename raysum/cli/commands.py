@@ -24,7 +24,7 @@ from raysum.report.board import BoardConfig
 from raysum.research.human.designs import SheetsConfig
 from raysum.research.reproduce.tables import ReproduceConfig
 from raysum.runtime.progress import say
-from raysum.serve.config import ServeConfig
+from raysum.serve.config import BatchConfig, ServeConfig, Spread
 from raysum.serve.keys import FILE, KeyLimits
 from raysum.teach.config import TeachConfig
 
@@ -143,12 +143,23 @@ def evaluate(
     return raysum.evaluate(target, **settings.model_dump())
 
 
-class SummarizeConfig(LoadConfig, Shaped):
+class SummarizeConfig(LoadConfig, Shaped, Spread):
     title: str = Field("", description="title of the cluster, if the files are its texts")
     words: int | None = Field(
         None, description="maximum words of a summary by an extractor: lexrank, lead, mmr, oracle, or such a run"
     )
     html: str | None = Field(None, description="also write a page with the summaries and their sources to this file")
+    out: str | None = Field(
+        None, description="folder or URL for the summaries of many clusters, by several processes on Ray"
+    )
+
+    @model_validator(mode="after")
+    def _check_out(self) -> "SummarizeConfig":
+        if self.out and (self.html or self.title):
+            raise ValueError("--out is for many clusters: leave out --html and --title")
+        if not self.out and self.model_fields_set & {*Spread.model_fields}:
+            raise ValueError("--workers and --address need --out, a folder for the summaries")
+        return self
 
 
 @verb(app, panel=_USE)
@@ -157,13 +168,16 @@ def summarize(
     files: Annotated[list[str] | None, _argument("[FILE]...", "Data files, or texts of one cluster; - is stdin.")],
     settings: SummarizeConfig,
 ) -> Any:
-    """Summarize raw clusters from files, without a server and without Ray.
+    """Summarize raw clusters from files: print the summaries, or write those of many clusters to --out on Ray.
 
     A cluster that cannot be summarized gets an error in place of its summary, and the exit code is 2.
     """
     from raysum.cli.clusters import input_clusters, summarize_clusters
 
     length = {} if settings.words is None else {"words": settings.words}
+    if settings.out:
+        values = settings.model_dump(include={*BatchConfig.model_fields} - {"run"})
+        return raysum.summarize_files(run, files or [], **values | {"decode": settings.decode | length})
     loading = settings.model_copy(update={"decode": settings.decode | length})
     clusters = input_clusters(files or ["-"], settings.title, settings.mapping)
     return summarize_clusters(run, clusters, loading, settings.html)

@@ -4,7 +4,6 @@ The same command resumes a killed one in its unfinished folder. A dataset for a 
 uploaded, the manifest last; its copy stays in the cache.
 """
 
-import hashlib
 import json
 import shutil
 import time
@@ -35,9 +34,8 @@ from raysum.runtime.rendering import Shown
 from raysum.runtime.session import optional_session
 from raysum.runtime.storage import new_folder, read_json, write_json, write_text
 from raysum.sources.field_mapping import FieldMapping
-from raysum.sources.find import RawSource, find_sources
+from raysum.sources.find import RawSource, content_hash, find_sources
 from raysum.sources.pairing import unpaired
-from raysum.sources.staging import with_urls
 from raysum.tokenizers.loading import load_tokenizer
 from raysum.tokenizers.tokenizer import Tokenizer
 
@@ -142,17 +140,12 @@ def _job_of(
     sources: list[RawSource], config: PrepareConfig, vocabulary: Tokenizer | None, ranker: Run | None
 ) -> dict[str, Any]:
     """Return all inputs of a dataset's rows: files with sizes and times, settings, version, vocabulary and ranker."""
-    paths = (path for source in sources for path in (source.path, source.summaries) if path)
-    found = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths)
-    files = [(with_urls(str(file)), file.stat()) for file in found if file.is_file()]
-    states = json.dumps([(name, state.st_size, state.st_mtime_ns) for name, state in files])
     settings = config.model_dump(mode="json", exclude=_IDLE)
-    sources_hash = hashlib.sha256(states.encode(errors="backslashreplace")).hexdigest()
     pieces = vocabulary.sha256 if vocabulary else "trained"
     if ranker:
         weights = ranker.checkpoint().weights.stat()
         pieces += f" {weights.st_size} {weights.st_mtime_ns}"
-    return {"version": __version__, "vocabulary": pieces, "settings": settings, "sources": sources_hash}
+    return {"version": __version__, "vocabulary": pieces, "settings": settings, "sources": content_hash(sources)}
 
 
 def _can_resume(folder: Path, job: Mapping[str, Any]) -> bool:

@@ -76,7 +76,7 @@ class Failure:
         return cls(str(error) if is_mistake else traceback.format_exc(), is_mistake)
 
     def throw(self) -> NoReturn:
-        raise UserError(self.message) if self.is_mistake else RuntimeError(f"a task of prepare failed:\n{self.message}")
+        raise UserError(self.message) if self.is_mistake else RuntimeError(f"a task failed:\n{self.message}")
 
 
 def write_shards(

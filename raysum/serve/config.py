@@ -1,9 +1,10 @@
-"""The settings of `raysum serve`."""
+"""The settings of `raysum serve`, and of `raysum summarize --out`."""
 
 from pydantic import Field
 
 from raysum.config.base import Section
 from raysum.config.sections import LoadConfig
+from raysum.prepare.config import Shaped
 
 
 class Limits(Section):
@@ -30,3 +31,15 @@ class ServeConfig(LoadConfig, Limits):
     allow_anyone: bool = Field(False, description="serve other machines (--host) without keys")
     replicas: int = Field(1, ge=1, le=100_000, description="copies of the model, which share cores and GPUs")
     address: str | None = Field(None, description="address of a running Ray cluster to use")
+
+
+class Spread(Section):
+    """Where and how many processes summarize."""
+
+    workers: int = Field(1, ge=0, le=10_000, description="processes that summarize; 0 = this one, without Ray")
+    address: str | None = Field(None, description="address of a running Ray cluster to use")
+
+
+class BatchConfig(LoadConfig, Shaped, Spread):
+    run: str = Field(description="a trained run, a search (its best run), or a system that extracts sentences")
+    out: str = Field(description="folder or URL of the summaries")

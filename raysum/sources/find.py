@@ -5,11 +5,14 @@ A source is a file, a folder of such files, or a folder DIR with `DIR/<cluster>/
 """
 
 import csv
+import hashlib
+import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from raysum.errors import UserError
@@ -86,6 +89,15 @@ class RawSource:
 
 def _empty(name: str | Path) -> UserError:
     return UserError(f"{name} is empty: it holds no cluster; remove it from the sources, or make it again")
+
+
+def content_hash(sources: Iterable[RawSource]) -> str:
+    """Return a hash of the names, sizes and times of all files of ``sources``."""
+    paths = (path for source in sources for path in (source.path, source.summaries) if path)
+    found = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths)
+    files = [(with_urls(str(file)), file.stat()) for file in found if file.is_file()]
+    states = json.dumps([(name, state.st_size, state.st_mtime_ns) for name, state in files])
+    return hashlib.sha256(states.encode(errors="backslashreplace")).hexdigest()
 
 
 def find_sources(
