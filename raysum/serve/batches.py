@@ -145,7 +145,7 @@ def _finished(folder: Path, inputs: dict[str, Any]) -> set[str]:
         try:
             earlier = json.loads(_read(folder, _NOTE))["inputs"]
         except (ValueError, TypeError, KeyError):
-            raise UserError(f"{shown(folder)} has a damaged {_NOTE}; remove the folder, or choose another --out") from None
+            raise UserError(f"{shown(folder)} has a damaged {_NOTE}: remove it, or choose another --out") from None
         if changed := [name for name in inputs if earlier.get(name) != inputs[name]]:
             raise UserError(
                 f"{shown(folder)} has summaries of other inputs ({', '.join(changed)}): remove it, or choose another "

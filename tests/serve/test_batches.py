@@ -75,7 +75,7 @@ def test_other_inputs_and_other_files_are_refused(tmp_path: Path):
     with pytest.raises(UserError, match="has other files: choose another --out"):
         raysum.summarize_files("lead", clusters, tmp_path / "mine", workers=0)
     (out / "batch.json").write_text("{")
-    with pytest.raises(UserError, match="has a damaged batch.json; remove the folder"):
+    with pytest.raises(UserError, match="has a damaged batch.json: remove it"):
         raysum.summarize_files("lead", clusters, out, workers=0)
 
 
