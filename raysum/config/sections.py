@@ -8,6 +8,7 @@ from pydantic import Field, GetPydanticSchema, PlainValidator, SerializeAsAny, f
 from raysum import systems
 from raysum.config.base import Count, Minutes, Section, Share
 from raysum.config.decoding import DecodeConfig, SourceConfig
+from raysum.config.workers import WorkerRange, Workers
 from raysum.models.family.spec import Adapters
 from raysum.systems import Size
 
@@ -21,7 +22,12 @@ class TrainConfig(Section):
     micro_batches: Size = Field(8, description="micro-batches of a step (A); a multiple of the number of workers")
     label_smoothing: Share = 0.1
     seed: int = Field(0, ge=0, lt=2**32)
-    workers: int = Field(1, ge=0, le=100_000, description="Ray Train workers; 0 trains in this process, without Ray")
+    workers: WorkerRange = Field(
+        1,
+        validate_default=True,
+        description="Ray Train workers; 0 trains in this process, without Ray; a range such as 2..8 continues with "
+        "fewer after the loss of a node, and with more when nodes join",
+    )
     threads: int | None = Field(None, gt=0, le=4096, description="CPU threads of each worker; None = cores / workers")
     placement: Literal["spread", "pack"] = Field("spread", description="spread workers over nodes, or pack them on few")
     cpus_per_worker: float | None = Field(
@@ -74,9 +80,10 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
-        if self.workers and self.micro_batches % self.workers:
-            allowed = ", ".join(str(w) for w in range(1, self.micro_batches + 1) if self.micro_batches % w == 0)
-            problem = f"{self.workers} workers do not divide micro_batches {self.micro_batches}"
+        if self.workers and not self.workers.counts(self.micro_batches):
+            allowed = ", ".join(map(str, Workers(self.micro_batches, 1).counts(self.micro_batches)[::-1]))
+            workers = f"{self.workers.least} to {self.workers}" if self.workers.is_range else self.workers
+            problem = f"{workers} workers do not divide micro_batches {self.micro_batches}"
             raise ValueError(f"{problem}; use one of {allowed} workers")
         if self.workers > 1 and self.gpus_per_worker not in (None, 0, 1):
             part = f"gpus_per_worker {self.gpus_per_worker:g} is for one worker"

@@ -96,6 +96,27 @@ def session_folder() -> str | None:
     return node.get_session_dir_path() if node and node.is_head() else None
 
 
+def draining_nodes() -> set[str]:
+    """Return the ids of the nodes of the cluster that will be shut down soon (``ray drain-node``)."""
+    import ray
+
+    return {*ray._private.state.state.get_draining_nodes()}
+
+
+def post(name: str) -> None:
+    """Set a flag that all processes of the cluster see."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_put(name, b"1", namespace="raysum")
+
+
+def is_posted(name: str) -> bool:
+    """Return whether a process of the cluster has set the flag ``name``."""
+    from ray.experimental import internal_kv
+
+    return bool(internal_kv._internal_kv_exists(name, namespace="raysum"))
+
+
 def search_path() -> list[str]:
     """Return this process's module search path as absolute paths."""
     return list(dict.fromkeys(map(os.path.abspath, sys.path)))

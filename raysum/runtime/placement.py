@@ -1,10 +1,12 @@
 """Placement: the device, CPUs and GPUs of a process that trains, labels, decodes or serves."""
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from raysum.errors import UserError
+from raysum.runtime.compat import draining_nodes
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import say
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 Role = Literal["worker", "labeller", "decoder", "replica"]
 _READERS = 0.5  # CPUs that the readers of a training's data need beside its workers
 _POLL = 2.0  # seconds between looks at the nodes of the cluster
+_ANSWER = 180.0  # seconds after which a node that does not answer is used all the same; Ray declares it dead before
 
 
 class Share(NamedTuple):
@@ -108,9 +111,7 @@ class WorkerPlan(NamedTuple):
     @classmethod
     def on_nodes(cls, workers: int, each: Share) -> "WorkerPlan":
         """Return the plan for ``workers`` of the size ``each`` on the nodes that now belong to the cluster."""
-        import ray
-
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in _nodes()]
         needs = each.bundle.items()
         slots = sum(min(int((node.get(name, 0) + 1e-6) / amount) for name, amount in needs) for node in nodes)
         left_cpus = sum(node.get("CPU", 0) for node in nodes) - workers * each.cpus
@@ -119,6 +120,14 @@ class WorkerPlan(NamedTuple):
     @property
     def fits(self) -> bool:
         return self.slots >= self.workers and self.left_cpus >= _READERS - 1e-6
+
+    def can_grow(self, workers: int) -> bool:
+        """Return whether the nodes hold so many more ``workers``, and nothing else uses their resources."""
+        import ray
+
+        added, free = workers - self.workers, ray.available_resources()
+        is_free = all(free.get(name, 0) + 1e-6 >= added * amount for name, amount in self.each.bundle.items())
+        return is_free and self.on_nodes(workers, self.each).fits
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -141,16 +150,22 @@ class WorkerPlan(NamedTuple):
         return UserError(f"{held}, which hold {self.slots}: add nodes, or set train.workers={max(self.slots, 1)}")
 
 
-def reserve(workers: int, cpus: float | None, gpus: float | None, minutes: float) -> Share:
-    """Return the share of each of the ``workers`` of a training once the nodes of the cluster can hold them.
+def reserve(counts: Sequence[int], cpus: float | None, gpus: float | None, minutes: float) -> WorkerPlan:
+    """Return the plan of the first of the ``counts`` of workers that the nodes of the cluster can hold.
 
     ``cpus`` and ``gpus`` are those of each worker; None as in :func:`share`, or one CPU if nodes may still join.
-    Prints a message if the workers fit but must wait for resources in use.
+    Of several counts, None is one CPU, and one GPU if the cluster has any.
+    If none fits, waits for nodes that hold the last one. Prints a message if workers must wait for resources in use.
     Raises UserError if the nodes cannot hold them after ``minutes``.
     """
+    if len(counts) > 1 and gpus is None:
+        gpus = float(Capacity.of_cluster().gpus > 0)
+    if cpus is None and (minutes or len(counts) > 1):
+        cpus = 1.0
 
     def plan() -> WorkerPlan:
-        return WorkerPlan.on_nodes(workers, share("worker", workers, 1.0 if minutes and cpus is None else cpus, gpus))
+        plans = [WorkerPlan.on_nodes(workers, share("worker", workers, cpus, gpus)) for workers in counts]
+        return next((each for each in plans if each.fits), plans[-1])
 
     current = plan()
     if not current.fits and minutes:
@@ -158,7 +173,43 @@ def reserve(workers: int, cpus: float | None, gpus: float | None, minutes: float
     if not current.fits:
         raise current.error(minutes)
     _report_busy(current)
-    return current.each
+    return current
+
+
+def wait_for_answers() -> None:
+    """Wait until each node of the cluster answers or is declared dead, which takes Ray up to a minute."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    answer, asked = ray.remote(num_cpus=0, max_retries=0)(lambda: None), dict[str, Any]()
+    for node in _nodes():
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        asked[node["NodeID"]] = answer.options(scheduling_strategy=there).remote()
+    end = time.monotonic() + _ANSWER
+    while asked and time.monotonic() < end:
+        done, _ = ray.wait([*asked.values()], num_returns=len(asked), timeout=_POLL)
+        alive = {node["NodeID"] for node in _nodes()}
+        asked = {node: task for node, task in asked.items() if node in alive and task not in done}
+
+
+@contextmanager
+def requested(workers: int, each: Share) -> Iterator[None]:
+    """Ask an autoscaler for the nodes of so many ``workers`` during the block."""
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=WorkerPlan(workers, each, 0, 0, 0).bundles)
+    try:
+        yield
+    finally:
+        request_resources(bundles=[])
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """Return the nodes of the cluster that are alive and not about to be shut down."""
+    import ray
+
+    draining = draining_nodes()
+    return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in draining]
 
 
 def _wait_for_nodes(plan: Callable[[], WorkerPlan], minutes: float) -> WorkerPlan:

@@ -21,7 +21,7 @@ from raysum.runs.folder import Checkpoint, Run, fill_checkpoint
 from raysum.runtime.compat import full_precision_copies
 from raysum.runtime.remote import url_of
 from raysum.runtime.run_sync import sync_down
-from raysum.train.checkpoints import CONVERTED, ENGINE, PARTIAL, TOKEN, needs_conversion
+from raysum.train.checkpoints import CONVERTED, ENGINE, PARTIAL, TOKEN, convert, needs_conversion
 from raysum.train.group import from_all_ranks, from_rank_0
 
 
@@ -52,13 +52,15 @@ def remote_ranks(run: Run, token: str) -> frozenset[int]:
 def newest(run: Run, remote: frozenset[int]) -> Checkpoint | None:
     """Return the checkpoint to resume from, as rank 0 sees it. Every rank calls it.
 
-    Rank 0 fetches it from the store if another host started the training, and sends its engine state to the hosts of
-    the ``remote`` ranks.
+    Rank 0 fetches it from the store if another host started the training, converts its engine state if another number
+    of workers wrote it, and sends the state to the hosts of the ``remote`` ranks.
     """
     step, files = 0, dict[str, bytes]()
     if distributed.get_rank() == 0 and (checkpoint := Run(sync_down(run.path)).latest()):
         if url_of(run.path):
             checkpoint.check(ENGINE)
+        if needs_conversion(checkpoint, distributed.get_world_size()):
+            convert(checkpoint)
         files = _contents(checkpoint.path, (ENGINE, CONVERTED, "state.json")) if remote else {}
         step = checkpoint.step
     step, files = from_rank_0((step, files))

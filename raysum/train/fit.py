@@ -4,7 +4,7 @@ The workers run under Ray Train, or in this process if ``train.workers`` is 0.
 """
 
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from raysum.config.base import with_settings
@@ -179,8 +179,6 @@ def _begin(job_spec: JobSpec, dataset: Dataset, newest: Checkpoint | None) -> No
     run.rewind(newest.step if newest else 0)
     if newest:
         say(f"{run.place} resumes from step {newest.step}")
-        if checkpoints.needs_conversion(newest, max(config.train.workers, 1)):
-            checkpoints.convert(newest)
         return
     for warning in (schedule_warning(config), epochs_warning(job_spec)):
         if warning:
@@ -221,11 +219,18 @@ def _train(job_spec: JobSpec, newest: Checkpoint | None, callbacks: Sequence[Any
 def _train_here(job_spec: JobSpec) -> None:
     from raysum.train.group import lone_group
     from raysum.train.metrics_logger import Reporter
+    from raysum.train.requests import STOP, Requests, save_at_sigterm
     from raysum.train.worker import work
 
     configure_process(job_spec.config.train.threads, neighbours=1)
-    with lone_group(), writing(job_spec.run.path), closing(Reporter(job_spec.run, is_first=True)) as reporter:
-        work(job_spec, lambda start: batches(job_spec.train, 0, 1, start, job_spec.config.train.steps), reporter)
+    with ExitStack() as stack:
+        stack.enter_context(lone_group())
+        stack.enter_context(writing(job_spec.run.path))
+        reporter = stack.enter_context(closing(Reporter(job_spec.run, is_first=True)))
+        requests = stack.enter_context(closing(Requests(own=STOP)))
+        stack.enter_context(save_at_sigterm(requests.ask))
+        steps = job_spec.config.train.steps
+        work(job_spec, lambda start: batches(job_spec.train, 0, 1, start, steps), reporter, requests)
 
 
 def _say_end(job_spec: JobSpec, newest: Checkpoint | None) -> None:

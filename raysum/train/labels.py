@@ -127,7 +127,7 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
 
 def _label_tables(run: Run, checkpoint: str, stream: Stream, settings: TrainConfig) -> Iterator[pa.Table]:
     """Yield the labels of a stream by row groups, computed by actors, or in this process if there are no workers."""
-    rows, workers = rows_with_targets(stream), settings.workers
+    rows, workers = rows_with_targets(stream), settings.workers.least
     blocks = [rows[start : start + ROW_GROUP] for start in range(0, len(rows), ROW_GROUP)]
     with_bar = partial(bar, total=len(blocks), label=f"labelling {stream.split}", unit="chunk")
     if not blocks:

@@ -48,7 +48,7 @@ def _follow(
                 metrics.seek(0)
                 progress.n = newest.step if newest else 0
                 seen = {each for each in seen if each[0] <= progress.n}
-                say(f"{label}: a worker was lost; training resumes from step {progress.n}")
+                say(f"{label}: workers started again; training resumes from step {progress.n}")
             for line in parsed(metrics):
                 step, is_validation = line["step"], "valid_loss" in line
                 log("info", "metrics", metrics=line)

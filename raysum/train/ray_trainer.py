@@ -10,7 +10,9 @@ import shutil
 import socket
 import threading
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray.data
@@ -20,10 +22,13 @@ from ray.train.v2.api.callback import UserCallback
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.metrics import Gauge
 
+from raysum.config.workers import Workers
 from raysum.errors import UserError
 from raysum.runs.folder import Run
-from raysum.runtime.placement import reserve
-from raysum.runtime.processes import configure_process, interruptible, quiet_data, quiet_ray
+from raysum.runtime.compat import draining_nodes, is_posted, post
+from raysum.runtime.placement import WorkerPlan, requested, reserve, wait_for_answers
+from raysum.runtime.processes import configure_process, environment, interruptible, quiet_data, quiet_ray
+from raysum.runtime.progress import say
 from raysum.runtime.remote import shown
 from raysum.runtime.run_sync import refresh
 from raysum.runtime.session import reason
@@ -32,9 +37,13 @@ from raysum.runtime.versions import check_versions, own_versions
 from raysum.stream.loader import DataError, ray_batches, ray_dataset
 from raysum.train.checkpoints import clear
 from raysum.train.job_spec import JobSpec
+from raysum.train.requests import GROW, LEAVE, STOP, save_at_sigterm
 
-_FAILURES = 3  # restarts after lost workers
+_FAILURES = 3  # restarts after lost workers; of a range of workers, those without a new checkpoint
 _STARTS = 2  # failed attempts to start the workers
+_START_TIMEOUT, _ELASTIC_START = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600"  # then fewer workers may start
+_WAIT_MINUTES = 24 * 60.0  # for nodes, after the loss of one
+_STARTED = "started"
 # Name and description of the gauge of each key of a metrics line.
 _GAUGES = {
     "step": ("raysum_training_step", "Last step with a metrics line"),
@@ -55,21 +64,57 @@ _VALID = re.compile("valid_(?!loss$|seconds$)")
 def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
     """Run the training on Ray Train workers of the current session.
 
-    Raises UserError if a worker does, without another attempt.
+    They start again, with another number if ``train.workers`` is a range, after the loss of a worker, before a node
+    shuts down, and when nodes for more workers join. Raises UserError if a worker does, without another attempt.
     """
     settings, run = job_spec.config.train, job_spec.run
-    workers, folder = settings.workers, run.path / "ray"
-    each = reserve(workers, settings.cpus_per_worker, settings.gpus_per_worker, settings.wait_minutes)
+    counts = settings.workers.counts(settings.micro_batches)
+    failures, failed_at = 0, -1
+    with ExitStack() as stack:
+        stack.enter_context(save_at_sigterm(partial(_ask_to_stop, job_spec.token)))
+        plan = reserve(counts, settings.cpus_per_worker, settings.gpus_per_worker, settings.wait_minutes)
+        if len(counts) > 1:
+            stack.enter_context(requested(counts[0], plan.each))
+        while True:
+            try:
+                request = _run_workers(job_spec, plan, counts, callbacks)
+            except ray.train.TrainingFailedError:
+                with suppress(UserError):  # the store may be unavailable, too
+                    refresh(run.path)
+                newest = run.latest()
+                step = newest.step if newest else 0
+                failures, failed_at = (1 if step > failed_at else failures + 1), step
+                if len(counts) == 1 or failures > _FAILURES:
+                    raise
+                request = LEAVE
+                wait_for_answers()
+            if request not in (GROW, LEAVE):
+                return
+            before, plan = plan, reserve(counts, *plan.each, _WAIT_MINUTES)
+            say(f"{run.place}: training continues with {plan} (before: {before.workers})")
+
+
+def _run_workers(job_spec: JobSpec, plan: WorkerPlan, counts: Sequence[int], callbacks: Sequence[Any]) -> str:
+    """Run the workers of a plan; return the request that has ended them, or "" if the training is done.
+
+    Raises UserError if a worker does, and TrainingFailedError if too many were lost: of a range of ``counts``, one.
+    """
+    run, folder = job_spec.run, job_spec.run.path / "ray"
+    settings = job_spec.config.train.model_copy(update={"workers": Workers(plan.workers)})
+    job_spec = replace(job_spec, config=job_spec.config.model_copy(update={"train": settings}))
     in_order = ray.data.ExecutionOptions(preserve_order=True)
-    failures: dict[str, Any] = {"max_failures": _FAILURES, "controller_failure_limit": _STARTS}
+    limits: dict[str, Any] = {"max_failures": _FAILURES, "controller_failure_limit": _STARTS}
+    if len(counts) > 1:
+        limits = dict.fromkeys(limits, 0)
+    larger = [workers for workers in counts if workers > plan.workers]
     trainer = DataParallelTrainer(  # TorchTrainer would load torch into all processes of Ray Train
         _worker,
-        train_loop_config={"job_spec": job_spec, "versions": own_versions()},
-        backend_config=SharedDevices(),
+        train_loop_config={"job_spec": job_spec, "versions": own_versions(), "plan": plan, "larger": larger},
+        backend_config=WorkerSetup(),
         scaling_config=ray.train.ScalingConfig(
-            num_workers=workers,
-            use_gpu=bool(each.gpus),
-            resources_per_worker=each.bundle,
+            num_workers=plan.workers,
+            use_gpu=bool(plan.each.gpus),
+            resources_per_worker=plan.each.bundle,
             placement_strategy=settings.placement.upper(),
         ),
         datasets={"train": lambda: _remaining(job_spec)},
@@ -77,15 +122,15 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
         run_config=ray.train.RunConfig(
             name=f"{run.path.name}-{secrets.token_hex(3)}",
             storage_path=str(folder),
-            failure_config=ray.train.FailureConfig(**failures),
+            failure_config=ray.train.FailureConfig(**limits),
             callbacks=[FailureRecord(run), *callbacks],  # type: ignore[list-item]
         ),
     )
     is_main = threading.current_thread() is threading.main_thread()  # there Ray Train delays Ctrl-C by a minute
     try:
-        with writing(run.path):
+        with writing(run.path), environment({_START_TIMEOUT: _ELASTIC_START} if len(counts) > 1 else {}):
             result: Any = interruptible(trainer.fit) if is_main else trainer.fit()
-        message = result.return_value
+        message, request = result.return_value
     except ray.train.TrainingFailedError as error:
         _, has_data_error, details = str(error).partition(f"{DataError.__name__}: ")
         if not has_data_error:
@@ -95,18 +140,44 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     if message:
         raise UserError(message)
+    return request
 
 
-class _SharedDevices(Backend):
+def _ask_to_stop(token: str) -> bool:
+    """Ask the workers to save and stop; return whether they have started."""
+    post(f"{token}-{STOP}")
+    return is_posted(f"{token}-{_STARTED}")
+
+
+def _look(token: str, plan: WorkerPlan, larger: Sequence[int], nodes: set[str]) -> str:
+    """Return a request to the workers of a plan, which run on ``nodes``, or "". Rank 0 calls it every second."""
+    post(f"{token}-{_STARTED}")
+    if is_posted(f"{token}-{STOP}"):
+        return STOP
+    if nodes & draining_nodes():
+        return LEAVE
+    return GROW if any(map(plan.can_grow, larger)) else ""
+
+
+class _Setup(Backend):
     share_cuda_visible_devices = True
 
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        worker_group.execute(_prepare_for_sigterm)
 
-class SharedDevices(BackendConfig):
-    """Each worker sees the GPUs of all workers, as NCCL needs, and makes its own process group."""
+
+class WorkerSetup(BackendConfig):
+    """Each worker sees the GPUs of all workers, as NCCL needs, makes its own process group, and saves at SIGTERM."""
 
     @property
     def backend_cls(self) -> type[Backend]:
-        return _SharedDevices
+        return _Setup
+
+
+def _prepare_for_sigterm() -> None:
+    from raysum.train.requests import leave_at_sigterm  # loads torch
+
+    leave_at_sigterm()
 
 
 class FailureRecord(UserCallback):
@@ -139,10 +210,11 @@ class Gauges:
                 self._metric.set(value, tags=self._tags | {"metric": key.removeprefix("valid_")})
 
 
-def _worker(settings: dict[str, Any]) -> str | None:
-    """Run one worker; return the message of a UserError."""
-    from raysum.train.group import ray_group
+def _worker(settings: dict[str, Any]) -> tuple[str, str]:
+    """Run one worker; return the message of a UserError, and the request that has ended the worker."""
+    from raysum.train.group import from_all_ranks, ray_group
     from raysum.train.metrics_logger import Reporter
+    from raysum.train.requests import Requests
     from raysum.train.worker import work
 
     job_spec, context = settings["job_spec"], ray.train.get_context()
@@ -159,10 +231,12 @@ def _worker(settings: dict[str, Any]) -> str | None:
     try:
         check_versions(settings["versions"], socket.gethostname(), own_versions())  # the node may have joined later
         with ray_group(), closing(reporter):
-            work(job_spec, lambda start: ray_batches(tables), reporter)
+            nodes = {*from_all_ranks(ray.get_runtime_context().get_node_id())}
+            look = partial(_look, job_spec.token, settings["plan"], settings["larger"], nodes)
+            with closing(Requests(look if context.get_world_rank() == 0 else None)) as requests:
+                return "", work(job_spec, lambda start: ray_batches(tables), reporter, requests)
     except UserError as error:
-        return str(error)
-    return None
+        return str(error), ""
 
 
 def _remaining(job_spec: JobSpec) -> ray.data.Dataset:

@@ -20,12 +20,14 @@ from raysum.train.group import from_all_ranks, from_rank_0
 from raysum.train.job_spec import JobSpec, out_of_patience
 from raysum.train.metrics_logger import Meter, Reporter
 from raysum.train.optim import precision, rates
+from raysum.train.requests import GROW, LEAVE, STOP, Requests
 
 
-def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporter: Reporter) -> None:
+def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporter: Reporter, requests: Requests) -> str:
     """Train as one rank of a process group until ``train.steps``, ``train.minutes`` or ``train.patience`` is reached.
 
-    ``read(step)`` yields this rank's micro-batches from step ``step`` (counted from 0) on.
+    ``read(step)`` yields this rank's micro-batches from step ``step`` (counted from 0) on. If one of the ``requests``
+    ends the training earlier, a checkpoint of that step is saved. Return this request, or "".
     """
     settings, run = job_spec.config.train, job_spec.run
     remote = remote_ranks(run, job_spec.token) if settings.workers else frozenset[int]()
@@ -44,9 +46,10 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
             break
         used = step(engine, job_spec, done - 1, coming, meter)
         order.check()
+        request = requests.after(done)
         last = done == settings.steps or meter.is_over(settings.minutes)
         validates = job_spec.validates_after(done) or (last and job_spec.valid is not None)
-        saves = last or done % settings.save_every == 0 or validates
+        saves = last or done % settings.save_every == 0 or validates or request in (LEAVE, STOP)
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, used))
             saves = saves or meter.is_save_due(settings.save_minutes)
@@ -63,6 +66,9 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
                     push_so_far(run.path)
         if last:
             break
+        if saves and request in (GROW, LEAVE, STOP):
+            return request
+    return ""
 
 
 def restore_state(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dict[str, Any]:

@@ -165,6 +165,9 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
     config = space.first
     if config.run:
         raise UserError(f"the space {space.name} trains a run for each trial; leave run= out")
+    if config.train.workers.is_range:
+        workers = config.train.workers
+        raise UserError(f"all trials of a search have the same number of workers: set train.workers={workers}")
     if not config.model.summarizes and (space.then or not config.model.extracts):
         raise UserError(f"model.system={config.model.system} writes no summaries; search a system that does")
     if space.config.is_population and config.optim.schedule not in ("noam", "constant"):

@@ -51,7 +51,7 @@ def test_the_bar_of_a_training_goes_back_with_its_metrics(tmp_path, monkeypatch,
         run.rewind(4)  # as a worker does that goes on from the checkpoint of step 4
         write(5, 7)
     printed = capsys.readouterr().err
-    assert "training run: a worker was lost; training resumes from step 4" in printed
+    assert "training run: workers started again; training resumes from step 4" in printed
     assert re.search(r"70%.* 7/10 .*loss=7.000", printed), printed
     assert [line["step"] for line in read_lines(run.metrics)] == [2, 4, 5, 7]
 

@@ -23,6 +23,7 @@ from helpers.small_runs import TRAINING
 from helpers.small_trainings import same, weights
 from raysum.evaluate.evaluation import evaluate
 from raysum.runs.folder import Run
+from raysum.runtime.storage import read_lines
 from raysum.train.checkpoints import newest_sound
 
 
@@ -75,6 +76,9 @@ def test_a_training_is_stopped_and_keeps_its_checkpoint(folder, workers, by):
     run = Run(folder / "run")
     stop(folder, training(workers), run.checkpoints, by)
     check_whole(run)
+    if by == signal.SIGTERM:  # it saves first
+        *_, line = read_lines(run.metrics)
+        assert run.latest().step == line["step"]
 
 
 def test_a_training_ends_with_its_terminal(folder):

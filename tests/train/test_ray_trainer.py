@@ -64,15 +64,15 @@ def test_two_workers_never_share_a_gpu():
 @pytest.mark.slow
 def test_workers_that_no_node_holds_are_refused_and_others_waited_for(ray_session, tmp_path, capsys):
     with pytest.raises(UserError, match=r"3 workers with 2 CPUs each do not fit .* hold 2: .*train.workers=2"):
-        reserve(3, 2, None, 0)
+        reserve([3], 2, None, 0)
     with pytest.raises(UserError, match="1 workers with 0.5 CPUs and 1 GPUs each do not fit"):
-        reserve(1, 0.5, 1, 0)
+        reserve([1], 0.5, 1, 0)
     with pytest.raises(UserError, match=r"2 workers with 2 CPUs each do not fit .* readers .*, which need 0.5 CPU"):
-        reserve(2, 2, None, 0)
+        reserve([2], 2, None, 0)
     with pytest.raises(UserError, match=r"do not fit on the 1 nodes of the cluster after train.wait_minutes=0.01, "):
-        reserve(3, 2, None, 0.01)
+        reserve([3], 2, None, 0.01)
     assert "Waiting 0.01 minutes for nodes: 3 workers" in capsys.readouterr().err
-    assert reserve(1, 2, 0, 5) == Share(2, 0)
+    assert reserve([1], 2, 0, 5).each == Share(2, 0)
     data, model = write_dataset(tmp_path / "data", {"train": 40}), TRAINING["model"] | {"decoder": "F"}
     train = {"workers": 2, "placement": "pack", "cpus_per_worker": 1.5, "gpus_per_worker": 0}
     assert trained(data, tmp_path / "run", 1, model, train=train).latest().step == 1
@@ -87,7 +87,7 @@ from raysum.runtime.placement import reserve
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
 ray.init(cluster.address, logging_level="error")
-waiting = threading.Thread(target=lambda: print(reserve(3, None, None, 4)))
+waiting = threading.Thread(target=lambda: print(reserve([3], None, None, 4).each))
 waiting.start()
 waiting.join(3)
 assert waiting.is_alive()

@@ -1,0 +1,116 @@
+"""Trainings with a range of workers on clusters of several raylets, which lose nodes and get new ones."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.processes import Command
+from helpers.small_datasets import write_dataset
+from helpers.small_runs import TRAINING
+from raysum.config.loading import load_config
+from raysum.errors import UserError
+from raysum.runs.folder import Event, Run
+from raysum.runtime.storage import read_lines
+
+STEPS = 120
+
+
+@pytest.mark.parametrize(
+    ("workers", "message"),
+    [
+        ("8..2", r"a range of workers is SMALLEST..LARGEST"),
+        ("0..4", r"a range of workers is SMALLEST..LARGEST"),
+        ("2..", r"must be a number of workers from 0 to 100000, or a range such as 2..8"),
+        ("5..7", r"5 to 7 workers do not divide micro_batches 8; use one of 1, 2, 4, 8 workers"),
+    ],
+)
+def test_a_wrong_range_is_one_message(workers, message):
+    with pytest.raises(UserError, match=message):
+        load_config("pht", [f"train.workers={workers}"])
+
+
+def test_a_range_has_the_counts_that_divide_a_step():
+    config = load_config("pht", ["train.workers=2..8"])
+    assert config.train.workers.counts(8) == [8, 4, 2] and config.train.workers.counts(6) == [6, 3, 2]
+    assert config.model_dump(mode="json")["train"]["workers"] == "2..8"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A dataset, the config of trainings on it, and the run of one process without interruption."""
+    folder = tmp_path_factory.mktemp("elastic")
+    write_dataset(folder / "data", {"train": 300})
+    train = TRAINING["train"] | {"steps": STEPS, "save_every": 20, "keep": 2, "validate_every": 10**6}
+    config = TRAINING | {"train": train, "deepspeed": {"zero_optimization": {"stage": 2}}}
+    config["optim"] = TRAINING["optim"] | {"lr": 0.001}  # Adam multiplies rounding errors by its rate in each step
+    (folder / "config.yaml").write_text(json.dumps(config))
+    assert train_command(folder, "whole", "train.workers=0").process.wait(300) == 0
+    return folder
+
+
+def train_command(folder: Path, out: str, *overrides: str) -> Command:
+    arguments = [str(folder / "config.yaml"), f"data={folder / 'data'}", f"out={folder / out}", *overrides]
+    with (folder / f"{out}.log").open("w") as log:
+        environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+        return Command("train", *arguments, stdout=subprocess.DEVNULL, stderr=log, env=environment)
+
+
+@pytest.fixture
+def cluster(monkeypatch) -> Iterator:
+    """A cluster whose head holds one worker and the readers."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 150 << 20})
+    yield cluster
+    cluster.shutdown()
+
+
+def losses(run: Run) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in read_lines(run.metrics)}
+
+
+def starts(run: Run) -> list[Event]:
+    return [event for event in run.events() if event.event == "start"]
+
+
+def check_losses(run: Run, whole: Run) -> None:
+    assert losses(run) == pytest.approx(losses(whole), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_training_continues_without_a_lost_node_and_uses_a_new_one(folder, cluster):
+    _, lost = (cluster.add_node(num_cpus=2, object_store_memory=150 << 20) for _ in range(2))
+    run = Run(folder / "run")
+    command = train_command(folder, "run", f"train.address={cluster.address}", "train.workers=2..4")
+    command.wait_until(run.checkpoints)
+    cluster.remove_node(lost, allow_graceful=False)
+    command.wait_until(lambda: len(starts(run)) == 2)
+    cluster.add_node(num_cpus=2, object_store_memory=150 << 20)
+    assert command.process.wait(400) == 0, (folder / "run.log").read_text()
+    assert [len(event.hosts) for event in starts(run)] == [4, 2, 4]
+    check_losses(run, Run(folder / "whole"))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_training_saves_before_a_node_drains_and_continues_on_the_others(folder, cluster):
+    cluster.add_node(num_cpus=2, object_store_memory=150 << 20)
+    leaving = cluster.add_node(num_cpus=2, object_store_memory=150 << 20)
+    run = Run(folder / "drained")
+    command = train_command(folder, "drained", f"train.address={cluster.address}", "train.workers=2..4")
+    command.wait_until(run.checkpoints)
+    drain = f"drain-node --address={cluster.address} --node-id={leaving.node_id} --deadline-remaining-seconds=60"
+    drain += " --reason=DRAIN_NODE_REASON_PREEMPTION --reason-message=spot"
+    subprocess.run([sys.executable, "-m", "ray.scripts.scripts", *drain.split()], check=True)
+    assert command.process.wait(400) == 0, (folder / "drained.log").read_text()
+    assert [len(event.hosts) for event in starts(run)] == [4, 2]
+    names = [event.event for event in run.events()]
+    second = names.index("start", 1)
+    assert "failure" not in names and run.events()[second].step == run.events()[second - 1].step
+    check_losses(run, Run(folder / "whole"))
