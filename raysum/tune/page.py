@@ -14,8 +14,9 @@ from raysum.pages.charts import Chart, Line, Point
 from raysum.pages.parts import document
 from raysum.runtime.progress import say
 from raysum.runtime.storage import write_text
+from raysum.tune.objective import metric_figure
 from raysum.tune.record import SearchRecord, read_search
-from raysum.tune.results import FIGURES, Trial, trial_table
+from raysum.tune.results import Trial, trial_table
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label, short_value
 
@@ -76,8 +77,9 @@ def _tiles(search: SearchRecord) -> list[tuple[str, str]]:
     for state, text in (("failed", "failed"), ("running", "running now")):
         tiles += [(f"{states.count(state)}", text)] if state in states else []
     if best := next((trial for trial in search.trials if trial.metrics), None):
-        figure = cell(best.metrics, metric, FIGURES[metric])
-        tiles.append((figure, f"best {metric_title(metric)}: {label(best.config)}"))
+        tiles.append(
+            (cell(best.metrics, metric, metric_figure(metric)), f"best {metric_title(metric)}: {label(best.config)}")
+        )
     tiles.append((parts.duration(60 * search.minutes), "of searching"))
     if search.running and search.left != 0:
         left = "not known yet" if search.left is None else f"about {parts.duration(60 * search.left)}"
@@ -121,7 +123,7 @@ def _tables(search: SearchRecord) -> str:
 
 def best_so_far(search: SearchRecord) -> Chart:
     """Return a chart of the last result of each trial, and of the best result by time."""
-    metric, sign = search.space.metric, 1 if search.space.mode == "min" else -1
+    metric, sign = search.space.metric, 1 if search.space.goal == "min" else -1
     # Decode trials compare only after all examples.
     comparable = sorted(
         (report.minutes, report.metrics[metric], trial.name, label(trial.config))
@@ -171,7 +173,7 @@ def _parallel(space: SpaceConfig, trials: Sequence[Trial]) -> Chart:
         drawn.append((line, [*(trial.config[key] for key in keys), trial.metrics[metric]]))
     names = [*(key.rpartition(".")[2] for key in keys), metric_title(metric)]
     title = "Settings and results of the trials (the best at the top)"
-    return charts.ParallelChart(title, names, drawn[::-1] if len(drawn) > 1 else [], space.mode == "max")
+    return charts.ParallelChart(title, names, drawn[::-1] if len(drawn) > 1 else [], space.goal == "max")
 
 
 def result_charts(space: SpaceConfig, trials: Sequence[Trial]) -> list[Chart]:
@@ -235,4 +237,4 @@ def interval_row(name: str, figures: Mapping[str, float], key: str, color: int) 
 
 
 def metric_title(metric: str) -> str:
-    return FIGURES[metric].label.strip()
+    return metric_figure(metric).label.strip()

@@ -19,7 +19,8 @@ from raysum.evaluate.saved import Figures, checked
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.storage import append_line, read_json, read_lines
-from raysum.tune.results import FIGURES, Trial, TrialReport, ranked
+from raysum.tune.objective import FIGURES
+from raysum.tune.results import Trial, TrialReport, ranked
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import label
 
@@ -169,7 +170,8 @@ def _trial(path: Path, name: str, metric: str, lines: Sequence[tuple[float, Reco
     seconds = max(line.seconds for _, line in lines)
     curve = {report.amount: report.metrics[metric] for report in reports}
     with suppress(UserError):  # validations.json may be damaged
-        validations = Run(path / "trials" / Path(name).name).validations()
+        validated = metric if metric == "valid_loss" else f"valid_{metric}"
+        validations = Run(path / "trials" / Path(name).name).validations(validated)
         curve = {float(step): loss for step, loss in validations.items()} or curve
     return Trial(name, config, metrics, seconds, error, state, reports, until, curve)
 

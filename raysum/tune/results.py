@@ -6,12 +6,12 @@ from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysum.config.decoding import DecodeConfig
-from raysum.evaluate.scorers import FIGURES as SCORES
 from raysum.evaluate.scorers import HEADLINES
 from raysum.evaluate.table import cell
-from raysum.metrics.statistics import Figure, Interval, difference_of
+from raysum.metrics.statistics import Interval, difference_of
 from raysum.runs.folder import Run
 from raysum.runtime.rendering import Grid, Shown
+from raysum.tune.objective import COSTS, metric_figure
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import BETA, WHEN, Job, label
 
@@ -20,15 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 
-_COSTS = {
-    "valid_loss": Figure("valid loss", 4),
-    "step": Figure("step", 0),
-    "parameters": Figure("parameters", 0),
-    "train_seconds": Figure("training s", 0),
-}
-FIGURES = SCORES | _COSTS  # all metrics of trials
 _KEYS = ("name", "config", "metrics", "seconds", "error")  # of a trial in JSON
-_SHOWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity", *_COSTS)  # in tables
+_SHOWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity", *COSTS)  # in tables
 
 
 class TrialReport(NamedTuple):
@@ -104,7 +97,9 @@ def decide_adoption(job: Job, trials: Sequence[Trial], present: DecodeConfig) ->
     same = (trial.name for trial in trials if trial.config == control and not trial.error)
     name = next(same, f"{best.name},beta={over:g}")
     scores = [trial_scores(job, *each) for each in ((best.name, best.config), (name, control))]
-    difference = difference_of(metric, FIGURES[metric], *scores)
+    if job.space.config.goal == "min":
+        scores.reverse()  # the gain is how much the metric falls
+    difference = difference_of(metric, metric_figure(metric), *scores)
     gain = Interval(*(difference[metric + end] for end in ("", "_low", "_high")))
     adoption = Adoption(best.config, gain, over)
     return Adoption(best.config | own, gain, over) if adoption.is_noise else adoption
@@ -171,9 +166,9 @@ def trial_table(space: SpaceConfig, trials: Sequence[Trial]) -> "DataFrame":
     from pandas import DataFrame
 
     names = dict.fromkeys((space.metric, *_SHOWN))
-    known = {name: FIGURES[name] for name in names if any(name in trial.metrics for trial in trials)}
-    lines = [[cell(t.metrics, name, figure, name == space.metric) for name, figure in known.items()] for t in trials]
-    return DataFrame(lines, [label(trial.config) for trial in trials], [figure.label for figure in known.values()])
+    known = {name: metric_figure(name) for name in names if any(name in trial.metrics for trial in trials)}
+    lines = [[cell(t.metrics, name, each, name == space.metric) for name, each in known.items()] for t in trials]
+    return DataFrame(lines, [label(trial.config) for trial in trials], [each.label for each in known.values()])
 
 
 def ranked(space: SpaceConfig, trials: Sequence[Trial]) -> list[Trial]:
@@ -182,7 +177,7 @@ def ranked(space: SpaceConfig, trials: Sequence[Trial]) -> list[Trial]:
     Trials that a scheduler stopped early come after those that were scored on more examples. Of the tries of a failed
     trial only the last one is included.
     """
-    sign = 1 if space.mode == "min" else -1
+    sign = 1 if space.goal == "min" else -1
     last = {label(trial.config): trial for trial in trials}
 
     def rank(trial: Trial) -> tuple[bool, float, float, list[tuple[float, str]]]:

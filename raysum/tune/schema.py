@@ -11,8 +11,11 @@ from pydantic import Field, model_validator
 from raysum.config.base import Section
 
 POINTS = 100_000  # maximum points of a space: each is resolved and checked before the first trial
-METRICS = {"decode": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "train": ("valid_loss",)}
-_STOPPING = {"decode": (*METRICS["decode"], "examples"), "train": (*METRICS["train"], "step", "train_seconds")}
+# Metrics that are better if they are lower. A space can set the direction of other metrics by ``mode``.
+_LOWER = {
+    *("loss", "valid_loss", "grad_norm", "wait_share", "padding_share", "peak_rss_mb", "step", "train_seconds"),
+    *("parameters", "unsupported", "repeated", "facts_wrong"),
+}
 
 # Keys that cannot be searched, and why.
 _FIXED = {
@@ -140,7 +143,14 @@ class SpaceConfig(Section):
         description="decode: search settings of one trained run; train: each trial trains a run"
     )
     search: dict[str, Values] = Field(min_length=1)
-    metric: Literal["rouge1", "rouge2", "rougeL", "rougeLsum", "valid_loss"] = "rouge2"
+    metric: str = Field(
+        "rouge2",
+        description="objective: a metric of `raysum evaluate`, also of a registered scorer; train: also one that "
+        "trainings log, such as valid_loss (the default), loss, tokens_per_s or train_seconds",
+    )
+    mode: Literal["min", "max"] | None = Field(
+        None, description="min: a lower metric is better; None = min for losses, times, sizes and errors, else max"
+    )
     searcher: Literal["grid", "random", "optuna"] = "grid"
     scheduler: Literal["fifo", "asha", "hyperband", "pbt"] = Field(
         "fifo",
@@ -156,8 +166,8 @@ class SpaceConfig(Section):
     retries: int = Field(0, ge=0, le=1000, description="times that a failed trial runs again; training resumes")
     stop: dict[str, float] = Field(
         default_factory=dict,
-        description="a trial ends when one of these metrics reaches its value: a loss at or below it, others at or "
-        "above it",
+        description="a trial ends when one of these metrics reaches its value: a loss, and a metric to minimize, at "
+        "or below it, others at or above it",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of the random draws")
     preset: str | None = Field(None, description="train: preset or file that the trials change")
@@ -172,11 +182,15 @@ class SpaceConfig(Section):
         None, gt=0, le=10**9, description="decode, then: score only this many first examples; None = all"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _metric_of_kind(cls, values: Any) -> Any:
+        return (
+            {"metric": "valid_loss", **values} if isinstance(values, dict) and values.get("kind") == "train" else values
+        )
+
     @model_validator(mode="after")
     def _check(self) -> "SpaceConfig":
-        if self.metric not in METRICS[self.kind]:
-            metrics = ", ".join(METRICS[self.kind])
-            raise ValueError(f"metric {self.metric!r} does not fit a {self.kind} space; use {metrics}")
         if (self.kind == "train") != (self.preset is not None):
             raise ValueError("a train space needs a preset; a decode space has none, because it needs run=")
         kinds = {name for values in self.search.values() for name in values.model_fields_set}
@@ -193,9 +207,6 @@ class SpaceConfig(Section):
             raise ValueError("budget, then and alignment belong to spaces that train")
         if self.alignment and not self.then:
             raise ValueError("alignment has no effect without then; leave it out")
-        known = _STOPPING[self.kind]
-        if wrong := [name for name in self.stop if name not in known]:
-            raise ValueError(f"stop cannot name {wrong[0]!r} in a {self.kind} space; use {', '.join(known)}")
         if self.scheduler == "pbt":
             self._check_population()
         return self
@@ -229,5 +240,6 @@ class SpaceConfig(Section):
         return self.scheduler in ("pbt", "pb2")
 
     @property
-    def mode(self) -> Literal["min", "max"]:
-        return "min" if self.metric == "valid_loss" else "max"
+    def goal(self) -> Literal["min", "max"]:
+        """Whether a lower or a higher metric is better."""
+        return self.mode or ("min" if self.metric in _LOWER else "max")

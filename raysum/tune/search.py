@@ -28,6 +28,7 @@ from raysum.runtime.run_sync import added_to, sync_up
 from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tokenizers.loading import load_tokenizer
+from raysum.tune.objective import check_measurable
 from raysum.tune.page import live_page, result_charts
 from raysum.tune.record import RecordWriter, read_search, searched_space
 from raysum.tune.results import Adoption, SearchResult, Trial, decide_adoption
@@ -176,6 +177,7 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
             "steps; use noam or constant"
         )
     dataset.split("valid")  # its loss compares the trials
+    check_measurable(space.config, config.model, dataset)
     if space.then:
         next(read_examples(dataset, space.then.config.split))
     pieces = len(load_tokenizer(dataset.vocabulary_path))
@@ -194,6 +196,7 @@ def _check_run(space: Space, dataset: Dataset) -> Run:
     if not run.config.model.summarizes:
         raise UserError(f"{config.run} writes no summaries, so its decoding cannot be searched; name another run")
     check_readable(run, dataset)
+    check_measurable(space.config, run.config.model, dataset)
     next(read_examples(dataset, space.config.split))
     samples = [space.resolve(sample, run.decode).decode for sample in space.samples()]
     needs_predictor = any(settings.beta or settings.keep_paragraphs for settings in samples)

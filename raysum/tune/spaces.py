@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from itertools import count, islice, product
@@ -199,11 +199,29 @@ def load_space(name: str, overrides: Iterable[str] = ()) -> Space:
     if searched:
         raise UserError(f"{searched[0]!r}: the space {name} searches this key; leave it out")
     space = Space(Path(name).stem, config, locations, tuple(trial_overrides))
+    space = _measuring(space)
     for sample in space.samples():
         space.resolve(sample)
     if space.then:
         _ = space.predictor  # reads and checks it
     return space
+
+
+def _measuring(space: Space) -> Space:
+    """Return the space with the setting that makes trainings measure its metric.
+
+    Raises UserError if the metric is unknown, or another one selects the checkpoints.
+    """
+    from raysum.tune.objective import best_by, check_metric  # loads torch
+
+    config = space.config
+    check_metric(config, space.locations.get("metric", f"space {space.name}"))
+    if (best := best_by(config)) is None:
+        return space
+    keys = {*config.config, *config.search, *(override.partition("=")[0] for override in space.overrides)}
+    if "train.best_by" in keys:
+        raise UserError(f"metric={config.metric} selects checkpoints by train.best_by={best}; leave train.best_by out")
+    return replace(space, overrides=(*space.overrides, f"train.best_by={best}"))
 
 
 def _folder() -> Path:

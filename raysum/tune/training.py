@@ -4,6 +4,7 @@ In population-based training (Jaderberg et al. 2017) the worst trials copy the w
 checkpoints contain only the run and step of the weights.
 """
 
+import math
 import shutil
 import tempfile
 from functools import partial
@@ -16,8 +17,9 @@ from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.search.sample import Domain
 
 from raysum.runs.folder import Run
-from raysum.runtime.storage import read_json, write_json
+from raysum.runtime.storage import read_json, read_lines, write_json
 from raysum.systems import count_parameters
+from raysum.tune.objective import LOGGED
 from raysum.tune.schema import Values
 from raysum.tune.spaces import Job
 
@@ -29,16 +31,17 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     from raysum.train.fit import fit
 
     run = Run(job.folder(tune.get_context().get_trial_name()))
-    config = job.space.resolve(values)
+    config, metric = job.space.resolve(values), job.space.config.metric
     threads = config.train.threads or max(1, job.threads // max(1, config.train.workers))
-    own = {"threads": threads, "trackers": [], **_worker_resources(job, config.train.workers)}
+    every = math.gcd(config.train.log_every, config.train.validate_every)  # so that each report has logged metrics
+    own = {"threads": threads, "trackers": [], "log_every": every, **_worker_resources(job, config.train.workers)}
     shared = config.train.model_copy(update=own)
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
     if not job.space.config.is_population:
         if run.exists and run.latest() and run.validations():
-            tune.report(best_so_far(run))  # of a former state of the search, whose limits it may have reached
-        fit(config, callbacks=[ReportValidations(run)])
-        tune.report(best_so_far(run))  # again, for a run that had ended before the search was stopped
+            tune.report(best_so_far(run, metric))  # of a former state of the search, whose limits it may have reached
+        fit(config, callbacks=[ReportValidations(run, metric)])
+        tune.report(best_so_far(run, metric))  # again, for a run that had ended before the search was stopped
         return
     inherit(run)
     newest, every = run.latest(), shared.validate_every
@@ -49,7 +52,7 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
         fit(config.model_copy(update={"train": shared.model_copy(update={"steps": min(end, shared.steps)})}))
         with tempfile.TemporaryDirectory() as folder:
             write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": run.checkpoints()[-1].step})
-            tune.report(best_so_far(run), checkpoint=tune.Checkpoint(folder))
+            tune.report(best_so_far(run, metric), checkpoint=tune.Checkpoint(folder))
 
 
 def _worker_resources(job: Job, workers: int) -> dict[str, float]:
@@ -59,22 +62,28 @@ def _worker_resources(job: Job, workers: int) -> dict[str, float]:
 
 
 class ReportValidations(TuneReportCallback):
-    """Report the lowest validation loss so far, in the process that controls the workers."""
+    """Report the best validation so far, in the process that controls the workers."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, metric: str):
         super().__init__()
-        self.run = run
+        self.run, self.metric = run, metric
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         if "valid_loss" in metrics[0]:
-            super().after_report(run_context, [best_so_far(self.run)], checkpoint)
+            super().after_report(run_context, [best_so_far(self.run, self.metric)], checkpoint)
 
 
-def best_so_far(run: Run) -> dict[str, Any]:
-    """Return the loss of the best checkpoint, and the costs: steps, seconds with validations, parameters."""
+def best_so_far(run: Run, metric: str) -> dict[str, Any]:
+    """Return the loss of the best checkpoint, its ``metric`` of summaries if it was measured, the last logged metrics,
+    and the costs: steps, seconds with validations, parameters.
+    """
     best = run.best()
     losses = run.validations()  # read after the best one: the training may add a better one in between
+    measured = run.validations(f"valid_{metric}")
+    line: dict[str, Any] = [{}, *(each for each in read_lines(run.metrics) if "loss" in each)][-1]
     return {
+        **({metric: measured[best.step]} if best.step in measured else {}),
+        **{name: line[name] for name in LOGGED if name in line},
         "valid_loss": losses[best.step],
         "step": max(losses),
         "train_seconds": run.checkpoints()[-1].state["seconds"],

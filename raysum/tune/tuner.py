@@ -67,7 +67,7 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
         param_space={key: domain(values) for key, values in space.search.items()} if job.space.drawn_by_tune else {},
         tune_config=tune.TuneConfig(
             metric=space.metric,
-            mode=space.mode,
+            mode=space.goal,
             search_alg=_searcher(job),
             max_concurrent_trials=job.concurrency,
             scheduler=_scheduler(job),
@@ -82,7 +82,7 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             name=folder.name,
             storage_path=str(job.out),
             verbose=0,
-            stop=TrialLimits(stop),
+            stop=TrialLimits(stop, space.metric if space.goal == "min" else ""),
             failure_config=tune.FailureConfig(max_failures=space.retries),
             callbacks=[TrialProgress(space.metric, job.space.num_trials, job.out), TrialTrackers(job)],
         ),
@@ -94,7 +94,7 @@ def _searcher(job: Job) -> SearchAlgorithm | Searcher:
     if space.is_population:  # accepts only this searcher, and needs all trials at once
         return BasicVariantGenerator(random_state=space.seed)
     if space.searcher == "optuna":
-        return Drawn(job.space, metric=space.metric, mode=space.mode, seed=space.seed)
+        return Drawn(job.space, metric=space.metric, mode=space.goal, seed=space.seed)
     return Listed(job.space.points)
 
 
@@ -119,16 +119,22 @@ def _scheduler(job: Job) -> TrialScheduler:
 
 
 class TrialLimits(tune.Stopper):
-    """Ends a trial when a metric reaches its value in ``stop``: a loss at or below it, others at or above it."""
+    """Ends a trial when a metric reaches its value in ``stop``.
 
-    def __init__(self, stop: dict[str, float]):
-        self.stop = stop
+    A loss and the ``minimized`` metric reach it at or below it, others at or above it.
+    """
+
+    minimized = ""  # in states of earlier versions
+
+    def __init__(self, stop: dict[str, float], minimized: str = ""):
+        self.stop, self.minimized = stop, minimized
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return any(name in result and self._is_reached(name, result[name]) for name in self.stop)
 
     def _is_reached(self, name: str, value: float) -> bool:
-        return value <= self.stop[name] if name.endswith("loss") else value >= self.stop[name]
+        is_lower = name.endswith("loss") or name == self.minimized
+        return value <= self.stop[name] if is_lower else value >= self.stop[name]
 
     def stop_all(self) -> bool:
         return False

@@ -52,13 +52,13 @@ def test_beta_is_the_papers_grid_with_zero_as_control():
     space = load_space("beta")
     names = [f"beta={b},alignment_when={w}" for b in ("0", "0.2", "0.4", "0.6", "0.8", "1") for w in ("final", "step")]
     assert [label(point) for point in space.samples()] == names
-    assert (space.config.metric, space.config.mode, space.config.split) == ("rouge2", "max", "valid")
+    assert (space.config.metric, space.config.goal, space.config.split) == ("rouge2", "max", "valid")
 
 
 def test_layer_mixes_differ_in_their_letters_only():
     space = load_space("layer_mix")
     models = [space.resolve(point).model.model_dump(exclude={"encoder", "decoder"}) for point in space.samples()]
-    assert all(model == models[0] for model in models) and space.config.mode == "min"
+    assert all(model == models[0] for model in models) and space.config.goal == "min"
 
 
 def test_overrides_change_the_space_or_all_of_its_trials(space_file):
@@ -230,7 +230,7 @@ def test_a_space_goes_on_with_a_decode_space(space_file):
         (("0.5", ".inf"), "decode.beta: .*finite"),
         (("grid: [1, 4]", "mixes: {letters: LG, layers: [60]}"), "more than 100,000 mixes"),
         (("0.5]", "0.5" + ", 1" * 60_000 + "]"), "more than 100,000 combinations"),
-        (("kind: decode", "kind: train"), "does not fit a train space; use valid_loss"),
+        (("kind: decode", "kind: train"), "a train space needs a preset"),
     ],
 )
 def test_mistakes_name_the_key_and_its_line(space_file, change, message):
@@ -243,11 +243,13 @@ def test_mistakes_name_the_key_and_its_line(space_file, change, message):
     [
         (["searcher=random", "trials=3"], "searcher random needs choice, uniform, loguniform or mixes"),
         (["trials=3"], "searcher grid accepts only keys with a grid or mixes"),
-        (["metric=rouge9"], "metric: .*'rouge9'.*on the command line"),
+        (["metric=rouge9"], "metric: .*'rouge9'.*on the command line.*did you mean 'rouge.'.* rouge2.* facts_f1"),
+        (["metric=valid_loss"], "metric: 'valid_loss' is no metric of a decode space"),
+        (["stop.valid_loss=2"], "stop cannot name 'valid_loss' in a decode space; .*examples"),
         (["decode.beta=0.3"], "the space .* searches this key"),
         (["budget.seconds=3"], "budget, then and alignment belong to spaces that train"),
         (["then=beta"], "budget, then and alignment belong to spaces that train"),
-        (["stop.step=9"], "stop cannot name 'step' in a decode space; use rouge1"),
+        (["stop.step=9"], "stop cannot name 'step' in a decode space; .*use one of examples, rouge1"),
         (["max_concurrent=0"], "max_concurrent: .*greater than 0"),
         (["resources.gpus=1.5"], "gpus=1.5 must be a whole number, or a fraction below 1"),
         (["exampels=3"], "unknown key 'exampels' .*did you mean 'examples'"),
