@@ -85,6 +85,11 @@ class Browser:
         """The messages since the last call: errors of scripts, of the network, and of the page's policy."""
         return [entry["message"] for entry in self.ask("POST", "se/log", type="browser")]
 
+    def clipboard(self) -> str:
+        """The text in the clipboard, if the page may read it."""
+        script = "navigator.clipboard.readText().then(arguments[0], (error) => arguments[0](`${error}`))"
+        return self.ask("POST", "execute/async", script=script, args=[])
+
     def screenshot(self, file: Path) -> None:
         """Write the whole page as a PNG."""
         size = self.command("Page.getLayoutMetrics")["cssContentSize"]

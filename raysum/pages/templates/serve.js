@@ -197,7 +197,10 @@ const refuse = async (response, filled) => {
     message = (await response.json()).error ?? message;
   } catch { /* a gateway answered */ }
   const wait = response.headers.get("Retry-After");
-  if (response.status === 401) $("access").hidden = false;
+  if (response.status === 401) {
+    $("access").hidden = false;
+    message = $("key").value ? `${message}: enter another one.` : "This server needs a key. Enter the one that its operator gave you.";
+  }
   fail(wait ? `${message} (try again in ${wait} s)` : message, response.status === 401 ? $("key") : fieldOf(message, filled));
 };
 
@@ -358,8 +361,8 @@ const showSources = () => {
 const lines = (text, from, to) => {  // the positions of lines with text
   const found = [];
   while (from < to) {
-    const at = text.indexOf("\n", from), end = at < 0 || at > to ? to : at;
-    if (cut(text, from, end).trim()) found.push([from, end]);
+    const at = text.indexOf("\n", from), end = at < 0 || at > to ? to : at, line = cut(text, from, end);
+    if (line.trim()) found.push([from + chars(line).length - chars(line.trimStart()).length, end]);
     from = end + 1;
   }
   return found;
