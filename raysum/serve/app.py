@@ -45,7 +45,9 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
     with serving(config) as url:
         stopped = threading.Event()
         before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
-        say(f"serving {config.run} at {url}\n  documentation: {url}/docs\n  try: {curl_example(url)}")
+        say(
+            f"serving {config.run} at {url}, also in a browser\n  documentation: {url}/docs\n  try: {curl_example(url)}"
+        )
         if config.host not in LOCAL and not config.keys:
             say(f"warning: anyone who can reach {config.host} can use the server; 127.0.0.1 is for this machine only")
         if config.host not in LOCAL and not config.tls_key:

@@ -21,7 +21,7 @@ _TEXTS = {  # labels and help for readers who do not know the settings
     "max_length": ("Maximum tokens", "a word has one or a few tokens"),
     "beta": ("Alignment (beta)", "how much attention must follow its prediction; 0 is off"),
     "grounded": ("Grounding", "numbers, names, or all rare words only as the sources have them"),
-    "words": ("Maximum words", "whole sentences within this limit"),
+    "words": ("Maximum words", "whole sentences within this limit; 100 if both are empty"),
     "sentences": ("Maximum sentences", "both limits apply if both are set"),
 }
 

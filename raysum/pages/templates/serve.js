@@ -168,8 +168,8 @@ async function* eventsOf(response) {
     const parts = (rest + decoder.decode(value, { stream: !done })).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
-      const [, event, data] = part.match(/^event: (.*)\ndata: (.*)$/);
-      yield [event, JSON.parse(data)];
+      const [, event, data] = part.match(/^event: (.*)\ndata: (.*)$/) ?? [];
+      if (event) yield [event, JSON.parse(data)];  // the rest are comments, which keep a connection open
     }
     if (done) return;
   }
