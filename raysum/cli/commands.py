@@ -165,8 +165,10 @@ class SummarizeConfig(LoadConfig, Shaped, Spread):
 @verb(app, panel=_USE)
 def summarize(
     run: Annotated[str, _argument("RUN|SEARCH|SYSTEM", "A trained run, or lexrank, lead, mmr, oracle.")],
-    files: Annotated[list[str] | None, _argument("[FILE]...", "Data files, or texts of one cluster; - is stdin.")],
     settings: SummarizeConfig,
+    files: Annotated[
+        list[str] | None, _argument("[FILE]...", "Data files, or texts of one cluster; - or none is stdin.")
+    ] = None,
 ) -> Any:
     """Summarize raw clusters from files: print the summaries, or write those of many clusters to --out on Ray.
 
@@ -179,6 +181,8 @@ def summarize(
         values = settings.model_dump(include={*BatchConfig.model_fields} - {"run"})
         return raysum.summarize_files(run, files or [], **values | {"decode": settings.decode | length})
     loading = settings.model_copy(update={"decode": settings.decode | length})
+    if not files and sys.stdin.isatty():
+        raise UserError("FILE is missing: name data files or texts, or pipe one to this command")
     clusters = input_clusters(files or ["-"], settings.title, settings.mapping)
     return summarize_clusters(run, clusters, loading, settings.html)
 

@@ -55,6 +55,7 @@ def verb(app: typer.Typer, name: str | None = None, panel: str | None = None) ->
             parameters.append(Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
 
         def command(*, as_json: bool, **values: Any) -> None:
+            _check_filled(parameters, values)
             result = function(**(values if section is None else _arguments(section, own, values)))
             print_result(result, as_json)
             if code := getattr(result, "exit_code", 0):
@@ -113,6 +114,15 @@ def _arguments(section: type[Section], own: list[Parameter], values: dict[str, A
         pairs.append(f"decode.{pair.removeprefix('decode.')}")
     settings = {key: values[key] for key in known if values.get(key) not in (None, [])}
     return arguments | {"settings": section_of(section, settings, pairs)}
+
+
+def _check_filled(parameters: list[Parameter], values: dict[str, Any]) -> None:
+    """Raises UserError if an argument is empty, as by an unset variable of the shell: paths would be this folder."""
+    for parameter in parameters:
+        argument, value = parameter.annotation.__metadata__[0], values.get(parameter.name)
+        if isinstance(argument, ArgumentInfo) and "" in (value if isinstance(value, list) else [value]):
+            name = argument.metavar or parameter.name.upper()
+            raise UserError(f"{name} is empty; give a value ({argument.help or name})")
 
 
 def _with_prefix(pair: str, known: set[str]) -> str:

@@ -131,9 +131,11 @@ def parse_yaml(text: str, label: str) -> tuple[dict[str, Any], dict[str, str]]:
     except Exception as error:  # PyYAML has no exception class for a value that does not fit its tag
         reason = "nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise UserError(f"{label} is not valid YAML: {reason}") from None
-    if not isinstance(values, dict | None):
+    if values is None:
+        raise UserError(f"{label} is empty: it must be a mapping of sections to values; put back a copy, or remove it")
+    if not isinstance(values, dict):
         raise UserError(f"{label} must be a mapping of sections to values")
-    return values or {}, {key: f"{label}, line {line}" for key, line in lines.items()}
+    return values, {key: f"{label}, line {line}" for key, line in lines.items()}
 
 
 def _parse(text: str) -> tuple[Any, dict[str, int]]:

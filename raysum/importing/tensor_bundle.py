@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from raysum.errors import UserError
+from raysum.runtime.storage import check_regular
 from raysum.sources.tensor2tensor import masked_crc32c, message_fields
 
 _FOOTER = 48  # bytes: two block handles, zeros, the magic number
@@ -130,7 +131,7 @@ def _varint(stream: BytesIO) -> int:
 
 def _read(path: Path, offset: int = 0, size: int = -1) -> bytes:
     try:
-        with path.open("rb") as file:
+        with check_regular(path).open("rb") as file:
             file.seek(offset)
             return file.read(size)
     except OSError as error:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.serialization import safe_globals
 
 from raysum.errors import UserError
+from raysum.runtime.storage import check_regular
 
 _GLOBAL = re.compile(r"GLOBAL (\S+)")
 
@@ -99,6 +100,7 @@ def _load(plain: Path, path: Path) -> Any:
 def _unpacked(path: Path) -> Iterator[Path]:
     """Yield ``path``, or a temporary file with its content if it is gzipped."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             is_gzipped = file.read(2) == b"\x1f\x8b"
     except OSError as error:

@@ -164,6 +164,13 @@ def converted(head: bytes, name: str | Path) -> str:
     return f"it is {found}: iconv -f {found} -t UTF-8 {name} > OTHER" if found else "save it as UTF-8"
 
 
+def check_regular(path: Path) -> Path:
+    """Return ``path``. Raises OSError if it is a pipe, which may have no writer, or a device, which may have no end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return path
+
+
 def append_line(path: Path, value: Any) -> None:
     """Append an object to a JSONL file, on a new line even if a killed writer left an incomplete one."""
     with path.open("a+b") as file:

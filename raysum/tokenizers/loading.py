@@ -12,6 +12,7 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
 from raysum.runtime.remote import is_url, read
+from raysum.runtime.storage import check_regular
 from raysum.tokenizers.fast import FastTokenizer, create_tokenizer
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.special_tokens import SpecialTokens
@@ -52,7 +53,7 @@ def load_tokenizer(path: str | Path, language: str | None = None) -> Tokenizer:
         if is_published:
             content: bytes | None = _read_folder(file.parent, language)
         else:
-            content = read(str(path)) if is_url(path) else file.read_bytes()
+            content = read(str(path)) if is_url(path) else check_regular(file).read_bytes()
     except OSError as error:
         raise UserError(
             f"cannot read the vocabulary {error.filename or path}: {error.strerror}; give a .model file made by "
@@ -135,7 +136,7 @@ def _content(folder: Path) -> bytes:
     """Return the tokenizer.json; transformers converts older files."""
     older = [name for name in _OLDER_FILES if (folder / name).is_file()]
     if (folder / _FILE).is_file() or not older:
-        return (folder / _FILE).read_bytes()
+        return check_regular(folder / _FILE).read_bytes()
     transformers = needs("transformers", f"{folder}, which has {older[0]} and no {_FILE},")
     try:
         if (kind := Files(folder).config.get("model_type")) in _SENTINELS:

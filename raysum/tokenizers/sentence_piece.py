@@ -45,6 +45,8 @@ class Vocabulary(Tokenizer):
     def __init__(self, model: bytes, name: str = "vocabulary"):
         """``model`` is the content of a model file. Raises UserError if it is none, or lacks the special pieces."""
         try:
+            if not model:  # SentencePiece accepts it, and prints errors later
+                raise RuntimeError
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError:
             raise UserError(f"{name} is not a SentencePiece model; give a .model file made by SentencePiece") from None

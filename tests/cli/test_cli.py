@@ -83,7 +83,17 @@ MISTAKES = [
     ("reproduce data=x out=y", "TABLE[,TABLE...]|all is missing: data=x is a setting, and comes after it (Tab"),
     ("compare lead lexrank", "`raysum evaluate lead --out FOLDER` saves its results"),
     ("quickstart --out file", "file exists already"),
-    ("config show ''", "no preset or file ''"),
+    ("config show ''", "PRESET|FILE is empty"),
+    ("prepare '' --out data", "SOURCE... is empty; give a value (JSONL"),
+    ("report '' --out page.html", "RUN|SEARCH|EVALUATION... is empty"),
+    ("summarize lexrank own.jsonl ''", "[FILE]... is empty"),
+    ("config show empty.jsonl", "empty.jsonl is empty: it must be a mapping of sections"),
+    ("prepare own.jsonl --out data --vocab file", "file is not a SentencePiece model"),
+    (
+        "prepare own.jsonl --out data --vocab /dev/zero",
+        "cannot read the vocabulary /dev/zero: it is not a regular file",
+    ),
+    ("import hiersumm /dev/zero --out run --vocab made", "cannot read /dev/zero: it is not a regular file"),
     ("config show pht model.decoder=PQ", "letters F, P, V"),
     ("config show pht deepspeed.gradient_cliping=1", "did you mean 'gradient_clipping'?"),
     ("config show pht deepspeed.gradient_clipping=much", "gradient_clipping: must be a number"),
@@ -121,6 +131,16 @@ def test_mistakes_are_one_message_with_a_way_out_and_exit_2(folder, tmp_path, mo
     assert "Traceback" not in told.err and told.out == ""
     assert words in told.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_summarize_reads_standard_input_if_no_file_is_named():
+    done = subprocess.run(
+        [sys.executable, "-m", "raysum", "summarize", "lead"],
+        input="The Elbe rises in the old valley near the town.",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "  The Elbe rises in the old valley near the town. [1]\n" in done.stdout
 
 
 def test_config_show_prints_the_resolved_config_and_its_size():
