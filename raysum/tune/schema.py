@@ -152,11 +152,12 @@ class SpaceConfig(Section):
         None, description="min: a lower metric is better; None = min for losses, times, sizes and errors, else max"
     )
     searcher: Literal["grid", "random", "optuna"] = "grid"
-    scheduler: Literal["fifo", "asha", "hyperband", "pbt"] = Field(
+    scheduler: Literal["fifo", "asha", "hyperband", "pbt", "pb2"] = Field(
         "fifo",
         description="asha stops the worst trials early; hyperband (asynchronous) runs asha with four first limits, "
         "from 1/27 of a trial to a whole one; pbt replaces them at each validation by copies of the best "
-        "ones with similar settings (trials train side by side)",
+        "ones with similar settings (trials train side by side); pb2 does so with settings that a Gaussian process "
+        "predicts from all trials, and searches ranges only",
     )
     trials: int | None = Field(None, gt=0, le=POINTS, description="number of random draws (random, optuna)")
     max_concurrent: int | None = Field(
@@ -207,7 +208,7 @@ class SpaceConfig(Section):
             raise ValueError("budget, then and alignment belong to spaces that train")
         if self.alignment and not self.then:
             raise ValueError("alignment has no effect without then; leave it out")
-        if self.scheduler == "pbt":
+        if self.is_population:
             self._check_population()
         return self
 
@@ -224,14 +225,20 @@ class SpaceConfig(Section):
 
     def _check_population(self) -> None:
         if self.kind != "train" or self.searcher != "random" or (self.trials or 0) < 2:
-            raise ValueError("scheduler pbt needs kind train, searcher random and at least 2 trials")
+            raise ValueError(f"scheduler {self.scheduler} needs kind train, searcher random and at least 2 trials")
         if self.max_concurrent:
-            raise ValueError("scheduler pbt trains all trials side by side; leave max_concurrent out")
+            raise ValueError(f"scheduler {self.scheduler} trains all trials side by side; leave max_concurrent out")
         wrong = [key for key in self.search if key not in _PERTURBED]
         if wrong:
             raise ValueError(
-                f"scheduler pbt cannot search {wrong[0]}, because trials copy the weights of others; "
+                f"scheduler {self.scheduler} cannot search {wrong[0]}, because trials copy the weights of others; "
                 f"it can search {', '.join(sorted(_PERTURBED))}"
+            )
+
+        if listed := [key for key, values in self.search.items() if self.scheduler == "pb2" and not values.bounds]:
+            raise ValueError(
+                f"scheduler pb2 searches ranges only: give {listed[0]} uniform or loguniform bounds, or use "
+                "scheduler=pbt"
             )
 
     @property

@@ -173,8 +173,8 @@ def _check_training(space: Space, dataset: Dataset) -> Space:
         raise UserError(f"model.system={config.model.system} writes no summaries; search a system that does")
     if space.config.is_population and config.optim.schedule not in ("noam", "constant"):
         raise UserError(
-            f"scheduler pbt trains in parts, but optim.schedule={config.optim.schedule} needs the total number of "
-            "steps; use noam or constant"
+            f"scheduler {space.config.scheduler} trains in parts, but optim.schedule={config.optim.schedule} needs the "
+            "total number of steps; use noam or constant"
         )
     dataset.split("valid")  # its loss compares the trials
     check_measurable(space.config, config.model, dataset)

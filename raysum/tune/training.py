@@ -1,19 +1,17 @@
 """Trials of train spaces: each trains one run, in Ray workers.
 
-In population-based training (Jaderberg et al. 2017) the worst trials copy the weights of the best ones. Tune's
-checkpoints contain only the run and step of the weights.
+In population-based training (Jaderberg et al. 2017) and PB2 (Parker-Holder et al. 2020), the worst trials copy the
+weights of the best ones. Tune's checkpoints contain only the run and step of the weights.
 """
 
 import math
 import shutil
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 from ray.tune.integration.ray_train import TuneReportCallback
-from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.search.sample import Domain
 
 from raysum.runs.folder import Run
@@ -89,28 +87,6 @@ def best_so_far(run: Run, metric: str) -> dict[str, Any]:
         "train_seconds": run.checkpoints()[-1].state["seconds"],
         "parameters": count_parameters(run.config.model),
     }
-
-
-def population(job: Job) -> PopulationBasedTraining:
-    """Return the scheduler: at each validation the worst quarter copies weights and settings of the best quarter.
-
-    Each copied setting is then drawn again (with probability 1/4) or changed: a number by a factor of 0.8 or 1.2, a
-    choice to its neighbour.
-    """
-    search = job.space.config.search
-    return PopulationBasedTraining(
-        time_attr="step",
-        perturbation_interval=job.space.first.train.validate_every,
-        hyperparam_mutations={key: values.listed or domain(values) for key, values in search.items()},
-        custom_explore_fn=partial(_within, search),
-        synch=True,  # trials wait for each other at each validation, so the search is fair and reproducible
-    )
-
-
-def _within(search: dict[str, Values], config: dict[str, Any]) -> dict[str, Any]:
-    """Return ``config`` with numbers clipped to their ranges."""
-    ranges = {key: values.bounds for key, values in search.items() if values.bounds}
-    return config | {key: min(max(config[key], low), high) for key, (low, high) in ranges.items()}
 
 
 def inherit(run: Run) -> None:

@@ -19,10 +19,11 @@ from raysum.runtime.processes import muted
 from raysum.runtime.progress import bar, say
 from raysum.runtime.remote import shown
 from raysum.tune.decoding import decode_trial, shared_decoder
+from raysum.tune.population import population
 from raysum.tune.record import RecordWriter
 from raysum.tune.spaces import Job, Space
 from raysum.tune.state import find_state
-from raysum.tune.training import domain, population, train_trial
+from raysum.tune.training import domain, train_trial
 from raysum.tune.trial_trackers import TrialTrackers
 
 

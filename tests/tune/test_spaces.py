@@ -199,6 +199,8 @@ def test_keys_that_change_nothing_measured_are_refused(space_file):
     load_space(space_file(population + "search: {optim.lr: {loguniform: [0.1, 1]}}\n"))
     with pytest.raises(UserError, match="scheduler pbt trains all trials side by side; leave max_concurrent out"):
         load_space(space_file(population + "search: {optim.lr: {loguniform: [0.1, 1]}}\nmax_concurrent: 2\n"))
+    with pytest.raises(UserError, match="scheduler pb2 searches ranges only: give model.dropout uniform or loguniform"):
+        load_space(space_file(population.replace("pbt", "pb2") + "search: {model.dropout: {choice: [0.1, 0.2]}}\n"))
     with pytest.raises(UserError, match="scheduler pbt cannot search model.encoder"):
         load_space(space_file(population + "search: {model.encoder: {choice: [L, G]}}\n"))
 

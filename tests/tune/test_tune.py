@@ -425,6 +425,24 @@ def test_a_trial_that_falls_behind_goes_on_from_the_weights_of_the_other(tmp_pat
     assert not list((tmp_path / "search" / "tune").rglob("*.safetensors"))  # weights are in the runs alone
 
 
+@pytest.mark.slow
+def test_pb2_selects_new_rates_within_their_range(tmp_path, data, ray_session):
+    space = tiny_space(
+        tmp_path,
+        "search: {optim.lr: {uniform: [0.0001, 0.05]}}\nscheduler: pb2\nsearcher: random\ntrials: 2\n",
+        "train.steps: 6, optim.schedule: constant, optim.warmup_steps: 0, train.workers: 0",
+    )
+    result = tune(space, data=str(data.path), out=str(tmp_path / "search"))
+    assert [(t.error, t.metrics["step"]) for t in result.trials] == [(None, 6)] * 2
+    runs = [Run(tmp_path / "search" / "trials" / found.name) for found in result.trials]
+    rates = [[line["lr"] for line in read_lines(run.metrics) if "lr" in line] for run in runs]
+    for found, run, own in zip(result.trials, runs, rates, strict=True):
+        assert own[-1] == run.config.optim.lr == found.config["optim.lr"]
+    assert all(0.0001 <= rate <= 0.05 for own in rates for rate in own)
+    first, second = rates
+    assert first[:2] == second[:2] and first[2] != second[2]  # one history until the last copy, then its own rate
+
+
 TINY = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2}
 
 
