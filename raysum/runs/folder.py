@@ -287,17 +287,26 @@ class Run:
         """Return the checkpoint ``best``, ``latest`` or a step. Raises UserError as :meth:`select_checkpoints`."""
         return self.select_checkpoints(which)[0]
 
+    def candidates(self, which: str) -> list[Checkpoint]:
+        """Return the checkpoints that ``best``, ``latest`` or a step names, the first choice first, unchecked.
+
+        Raises UserError that lists the steps of the run if there is none.
+        """
+        orders = {str(c.step): [c] for c in self.checkpoints()}
+        available = f"best, latest, average:COUNT and the steps {', '.join(orders)}"
+        orders |= {"best": self._ranked(), "latest": self.checkpoints()[::-1]}
+        if which not in orders:
+            raise UserError(f"{self.place} has no checkpoint {which!r}; it has {available}")
+        return orders[which]
+
     def select_checkpoints(self, which: str) -> list[Checkpoint]:
         """Return the checkpoints to average: the three best for ``average:3``, otherwise one.
 
         Their weights are undamaged: the next checkpoint takes the place of a damaged one, except for a step. Raises
         UserError that lists the steps of the run if there is no such checkpoint, or names the damage.
         """
-        orders, average = {str(c.step): [c] for c in self.checkpoints()}, _AVERAGE.fullmatch(which)
-        available = f"best, latest, average:COUNT and the steps {', '.join(orders)}"
-        orders |= {"best": self._ranked(), "latest": self.checkpoints()[::-1]}
-        if (candidates := orders.get("best" if average else which)) is None:
-            raise UserError(f"{self.place} has no checkpoint {which!r}; it has {available}")
+        average = _AVERAGE.fullmatch(which)
+        candidates = self.candidates("best" if average else which)
         count = int(average[1]) if average else 1
         sound, damages = split_sound(candidates, count, lambda checkpoint: checkpoint.check(checkpoint.weights.name))
         if len(sound) < count:

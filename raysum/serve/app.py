@@ -12,17 +12,13 @@ import httpx
 
 from raysum.config.base import with_settings
 from raysum.config.loading import section_of
-from raysum.config.problems import changed
 from raysum.errors import UserError
-from raysum.extract.summarizer import Extractor, extracts
-from raysum.runs.folder import Run
 from raysum.runtime.network import http_url, listening
 from raysum.runtime.processes import muted
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
 from raysum.serve.config import ServeConfig
-from raysum.serve.extracts import AT_ONCE
-from raysum.serve.schema import Health
+from raysum.serve.served import Served
 
 _NAME = "raysum"
 _LONGEST = 300.0  # seconds until a request is cancelled and answered with 408; also the timeout of our client
@@ -65,7 +61,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
     from raysum.serve.access import with_access
     from raysum.serve.ports import tls_options
 
-    exact, health, batch, extracting = resolve_served(with_access(config))
+    served = Served.of(with_access(config))
     tls = tls_options(config)
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
         port = listener.getsockname()[1]
@@ -79,7 +75,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
         if ray_serve.status().proxies:
             raise UserError("this Ray cluster already runs Ray Serve; shut that down first, or omit the address")
         require_token(config.host)
-        deployments = application(exact, health, batch, extracting)
+        deployments = application(served)
         logs = {"log_level": "ERROR", "enable_access_log": False}
         try:
             with muted("ray.serve"):  # errors are also raised
@@ -93,27 +89,6 @@ def serving(config: ServeConfig) -> Iterator[str]:
         finally:
             with muted("ray.serve"):
                 ray_serve.shutdown()
-
-
-def resolve_served(config: ServeConfig) -> tuple[ServeConfig, Health, int, bool]:
-    """Resolve what is served.
-
-    Returns the config with run and step, the health report, the batch size, and whether the system extracts sentences.
-    """
-    if extracts(config.run):
-        extractor = Extractor.of(config.run, config)
-        if extractor.system.needs_reference:
-            raise UserError(f"{config.run} needs reference summaries, which requests do not have")
-        return config, Health(status="ok", system=extractor.name), AT_ONCE, True
-    run = Run.resolve(config.run)
-    checkpoint, *others = run.select_checkpoints(config.checkpoint)
-    step = config.checkpoint if others else str(checkpoint.step)
-    exact = config.model_copy(update={"run": str(run.path), "checkpoint": step})
-    health = Health(status="ok", run=run.name, step=checkpoint.step)
-    if run.config.model.extracts:
-        changed(run.extract, config.decode)
-        return exact, health, AT_ONCE, True
-    return exact, health, changed(run.decode, config.decode).batch_examples, False
 
 
 def _run(deployments: Any, options: dict[str, Any], logs: dict[str, Any]) -> None:

@@ -7,10 +7,10 @@ from ray.serve import Application
 from raysum.config.loading import section_of
 from raysum.errors import UserError
 from raysum.serve.access import with_access
-from raysum.serve.app import resolve_served
 from raysum.serve.config import ServeConfig
 from raysum.serve.ports import require_token
 from raysum.serve.replicas import application
+from raysum.serve.served import Served
 
 
 def app(args: dict[str, Any]) -> Application:
@@ -24,4 +24,4 @@ def app(args: dict[str, Any]) -> Application:
     if config.tls_certificate or config.tls_key:
         raise UserError("set TLS in http_options of the configuration file: ssl_certfile and ssl_keyfile")
     require_token(config.host)
-    return application(*resolve_served(config))
+    return application(Served.of(config))

@@ -30,6 +30,12 @@ class ServeConfig(LoadConfig, Limits):
     tls_key: str | None = Field(None, description="PEM file of its private key, without a password")
     allow_anyone: bool = Field(False, description="serve other machines (--host) without keys")
     replicas: int = Field(1, ge=1, le=100_000, description="copies of the model, which share cores and GPUs")
+    follow: float = Field(
+        30.0,
+        ge=0,
+        description="seconds between looks for another best checkpoint of the run or search, which is loaded beside "
+        "the old one and then served; 0 = never",
+    )
     address: str | None = Field(None, description="address of a running Ray cluster to use")
 
 

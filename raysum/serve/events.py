@@ -54,11 +54,13 @@ def grown(text: str) -> Event:
     return {"event": "prefix", "data": {"text": text}}
 
 
-def completed(summary: Summary, with_sentences: bool, usage: dict[str, int] | None = None) -> Iterator[Event]:
-    """The sentences with their citations, if wanted, and the summary with the ``schema.Usage`` of a model."""
+def completed(
+    summary: Summary, model: dict[str, Any], with_sentences: bool, usage: dict[str, int] | None = None
+) -> Iterator[Event]:
+    """The sentences with their citations, if wanted, and the summary with its ``model`` and the ``schema.Usage``."""
     if with_sentences:
         yield from ({"event": "sentence", "data": sentence.model_dump()} for sentence in summary.sentences)
-    yield {"event": "result", "data": summary.to_dict() | ({"usage": usage} if usage else {})}
+    yield {"event": "result", "data": summary.to_dict() | {"model": model} | ({"usage": usage} if usage else {})}
 
 
 def failed(message: str, status: int) -> Event:

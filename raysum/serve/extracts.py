@@ -9,18 +9,19 @@ from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, completed, failed, queued
 from raysum.serve.ports import bind_to_node
-
-AT_ONCE = 4  # concurrent requests of a replica
+from raysum.serve.served import EXAMPLE, Follower, Served
 
 
 class Extracts:
     """A replica with the interface of ``replicas.Model``."""
 
-    def __init__(self, config: ServeConfig):
+    def __init__(self, served: Served):
         bind_to_node()
-        extractor = summarizer_of(config.run, config)
-        assert isinstance(extractor, Extractor), "other systems use replicas.Model"
-        self._extractor = extractor
+        self._follower = Follower(served, _loaded)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is served, see ``Follower.describe``."""
+        return self._follower.describe()
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}`` if the request is invalid."""
@@ -28,11 +29,19 @@ class Extracts:
 
     async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]:
         """Yield the events of a stream, which has no prefixes: all sentences are selected together."""
+        version = self._follower.current
         try:
-            chosen = self._extractor.choose(settings)
+            chosen = version.model.choose(settings)
             yield queued(0)
-            summary = await asyncio.to_thread(self._extractor.extract, cluster, chosen)
-            for event in completed(summary, with_sentences=True):
+            summary = await asyncio.to_thread(version.model.extract, cluster, chosen)
+            for event in completed(summary, version.name, with_sentences=True):
                 yield event
         except UserError as error:
             yield failed(str(error), 400)
+
+
+def _loaded(config: ServeConfig) -> Extractor:
+    extractor = summarizer_of(config.run, config)
+    assert isinstance(extractor, Extractor), "other systems use replicas.Model"
+    extractor.summarize("", [*EXAMPLE])
+    return extractor

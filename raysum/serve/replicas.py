@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI
 from ray import serve
@@ -12,7 +12,6 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle
 
 from raysum.config.decoding import DecodeConfig
-from raysum.data.rows import Row
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.runtime.placement import share
@@ -26,11 +25,17 @@ from raysum.serve.page import Control, add_page, controls_of
 from raysum.serve.ports import bind_to_node
 from raysum.serve.scheduler import LANES, Lane, Request, Scheduler
 from raysum.serve.schema import Health
+from raysum.serve.served import EXAMPLE, Follower, Served
 
 _LARGE = 0.1  # of a limit; larger requests take longer to prepare than ordinary ones to decode
 _TRIES = 2  # of a request if its replica dies; with more, one fatal request could kill all replicas
 _STOPPED = "the replicas stopped during this request; try again later"
 _DRAIN = 2.0  # seconds that running requests may take after the server is stopped
+
+
+class _Loaded(NamedTuple):
+    summarizer: Summarizer
+    scheduler: Scheduler
 
 
 class Model:
@@ -40,12 +45,22 @@ class Model:
     Otherwise a request with 16 beams and 1,000 tokens would delay all others for seconds.
     """
 
-    def __init__(self, config: ServeConfig):
+    def __init__(self, served: Served):
         bind_to_node()
-        self._summarizer, self._limits = Summarizer.of(config.run, config), config
-        self._scheduler = Scheduler(self._summarizer, threads=max(1, cores() // config.replicas))
+        self._limits = served.config
+        self._follower = Follower(served, self._load, retire=lambda model: model.scheduler.close())
         # Each lane prepares one request at a time, so that large ones leave threads and memory to others.
         self._preparing: dict[Lane, asyncio.Lock] = {lane: asyncio.Lock() for lane in LANES}
+
+    @staticmethod
+    def _load(config: ServeConfig) -> "_Loaded":
+        summarizer = Summarizer.of(config.run, config)
+        summarizer.summarize("", [*EXAMPLE])
+        return _Loaded(summarizer, Scheduler(summarizer, threads=max(1, cores() // config.replicas)))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is served, see ``Follower.describe``."""
+        return self._follower.describe()
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}``.
@@ -64,30 +79,32 @@ class Model:
     async def _events(
         self, cluster: dict[str, Any], settings: dict[str, Any], sends_prefixes: bool
     ) -> AsyncGenerator[Event, None]:
-        own = self._summarizer.settings
+        version = self._follower.current
+        summarizer, scheduler = version.model
+        own = summarizer.settings
         try:
-            chosen = self._summarizer.choose(settings)
+            chosen = summarizer.choose(settings)
             costly = chosen.num_beams * chosen.max_length > own.num_beams * own.max_length
             lane: Lane = "costly" if costly else "large" if self._is_large(cluster) else "ordinary"
-            if self._scheduler.is_full(lane):  # the remaining places are for ordinary requests
+            if scheduler.is_full(lane):  # the remaining places are for ordinary requests
                 yield failed("too many costly requests are waiting; try again later", 503)
                 return
-            with self._scheduler.entered(lane):
-                yield queued(self._scheduler.position(lane))
+            with scheduler.entered(lane):
+                yield queued(scheduler.position(lane))
                 async with self._preparing[lane]:
-                    row = await asyncio.to_thread(self._summarizer.prepare, cluster)
-                if costly and (too_much := self._too_costly(row, chosen)):
+                    row = await asyncio.to_thread(summarizer.prepare, cluster)
+                read = reading(row, chosen.reading(summarizer.source))
+                if costly and (too_much := self._too_costly(chosen, read["data"]["tokens"])):
                     yield failed(too_much, 422)
                     return
-                limits = chosen.reading(self._summarizer.source)
-                yield (read := reading(row, limits))
-                async with aclosing(self._scheduler.results(Request(row, chosen, lane, sends_prefixes))) as results:
+                yield read
+                async with aclosing(scheduler.results(Request(row, chosen, lane, sends_prefixes))) as results:
                     async for result in results:
                         if isinstance(result, str):
                             yield grown(result)
                             continue
                         usage = {"source_tokens": read["data"]["tokens"], "summary_tokens": result.num_tokens}
-                        for event in completed(result.summaries[0], sends_prefixes, usage):
+                        for event in completed(result.summaries[0], version.name, sends_prefixes, usage):
                             yield event
         except UserError as error:
             yield failed(str(error), 400)
@@ -96,10 +113,8 @@ class Model:
         texts = (text["text"] if isinstance(text, dict) else text for text in cluster["documents"])
         return any(size > _LARGE * getattr(self._limits, f"max_{what}") for what, size in extent(texts).items())
 
-    def _too_costly(self, row: Row, chosen: DecodeConfig) -> str | None:
-        """Return the error message if the settings ``chosen`` exceed the limit of costs, else None."""
-        most = chosen.reading(self._summarizer.source).max_tokens
-        read = min(len(row["ids"]), most or len(row["ids"]))
+    def _too_costly(self, chosen: DecodeConfig, read: int) -> str | None:
+        """Return the error if the settings ``chosen`` with ``read`` tokens of source exceed the limit, else None."""
         asked = chosen.num_beams * chosen.max_length * read
         if asked <= self._limits.max_cost:
             return None
@@ -167,12 +182,13 @@ def _unavailable() -> Iterator[None]:
         raise Overloaded(_STOPPED) from None
 
 
-def application(config: ServeConfig, health: Health, batch: int, extracting: bool) -> serve.Application:
+def application(served: Served) -> serve.Application:
     """Return the application of both deployments.
 
-    A replica decodes ``batch`` requests while the next ``batch`` collect. Twice as many may wait for each replica; more
+    A replica decodes a batch of requests while the next one collects. Twice as many may wait for each replica; more
     requests are refused.
     """
+    config, batch = served.config, served.batch
     each = share("replica", config.replicas)
     model = serve.deployment(
         name="model",
@@ -183,7 +199,7 @@ def application(config: ServeConfig, health: Health, batch: int, extracting: boo
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.05,
         ray_actor_options={"num_cpus": each.cpus, "num_gpus": each.gpus},
-    )(Extracts if extracting else Model)
+    )(Extracts if served.is_extractive else Model)
     front = serve.deployment(
         name="front",
         # More than the replicas accept, so that they refuse requests and the front never queues them.
@@ -192,4 +208,4 @@ def application(config: ServeConfig, health: Health, batch: int, extracting: boo
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress()(Front))
-    return front.bind(model.bind(config), health, config, config.host in LOCAL, controls_of(config))
+    return front.bind(model.bind(served), served.health, config, config.host in LOCAL, controls_of(config))

@@ -1,6 +1,8 @@
 """The scheduling of a replica: one thread decodes all requests, a step of one batch at a time."""
 
 import asyncio
+import atexit
+import math
 import threading
 import time
 from collections import Counter
@@ -21,6 +23,8 @@ LANES: tuple[Lane, ...] = get_args(Lane)
 _BATCH_WAIT = 0.02  # seconds that a request waits for others; decoding takes much longer
 _SLOWER = 5  # a large or costly batch gets this fraction of the time of an ordinary one
 _PADDING = 2  # longest over shortest source of a batch
+_LINGER = 2.0  # seconds that a closed scheduler waits for requests that were given to it
+_LONGEST_STEP = 10.0  # seconds
 _PREFIX_PAUSE = 0.1  # seconds between two prefixes of a stream
 
 
@@ -98,7 +102,24 @@ class Scheduler:
         self._changed = threading.Condition()
         self._waiting: list[Request] = []
         self._present = Counter[Lane]()
-        threading.Thread(target=self._decode, daemon=True).start()
+        self._end = math.inf
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._decode, daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    def close(self) -> None:
+        """End the thread when it has answered all requests, also those that are about to arrive."""
+        with self._changed:
+            self._end = time.monotonic() + _LINGER
+            self._changed.notify()
+
+    def _stop(self) -> None:
+        """End the thread after its current step, because an exit in the middle of it would abort the process."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify()
+        self._thread.join(_LONGEST_STEP)
 
     def is_full(self, lane: Lane) -> bool:
         """Return whether a request of a ``lane`` other than the ordinary one must be refused."""
@@ -111,7 +132,9 @@ class Scheduler:
         try:
             yield
         finally:
-            self._present[lane] -= 1
+            with self._changed:
+                self._present[lane] -= 1
+                self._changed.notify()
 
     def position(self, lane: Lane) -> int:
         """Return how many requests of ``lane`` wait for a batch."""
@@ -137,17 +160,25 @@ class Scheduler:
         torch.set_num_threads(self._threads)
         running: list[_Batch] = []
         with self._summarizer.keeping_casts():
-            while True:
+            while not self._is_stopped and (running or not self._is_ended()):
                 running += self._admitted(running)
+                if not running:
+                    continue
                 batch = min(running, key=lambda batch: batch.used)
                 if not batch.advance():
                     running.remove(batch)
+        atexit.unregister(self._stop)
+
+    def _is_ended(self) -> bool:
+        return time.monotonic() > self._end and not self._present.total()
 
     def _admitted(self, running: Sequence[_Batch]) -> list[_Batch]:
         """Return new batches of lanes without one. Waits if nothing is to be decoded."""
         with self._changed:
             while not (ready := self._ready({batch.lane for batch in running})) and not running:
-                self._changed.wait(_BATCH_WAIT if self._waiting else None)
+                if self._is_stopped or self._is_ended():
+                    return []
+                self._changed.wait(_BATCH_WAIT if self._waiting else _LINGER if self._end < math.inf else None)
             used = min((batch.used for batch in running), default=0.0)
             batches = []
             while ready:

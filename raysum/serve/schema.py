@@ -103,9 +103,16 @@ class Usage(BaseModel):
     summary_tokens: int = Field(description="tokens of the summary")
 
 
+class ServedModel(BaseModel):
+    run: str | None = Field(None, description="name of the run")
+    step: int | str | None = Field(None, description="training step of its checkpoint, or the average of several")
+    system: str | None = Field(None, description="the system, if it is not trained")
+
+
 class SummaryAnswer(Summary):
     """A summary with citations, support and warnings."""
 
+    model: ServedModel = Field(description="what wrote the summary")
     usage: Usage | None = Field(None, description="the tokens of the request; only trained models count them")
 
 

@@ -11,6 +11,7 @@ import raysum
 from helpers.small_runs import TEXTS, write_run
 from raysum.serve.config import ServeConfig
 from raysum.serve.replicas import Model
+from raysum.serve.served import Served
 
 COSTLY = {"num_beams": 16, "max_length": 1000, "min_length": 1000, "no_repeat_ngram_size": 0}
 PLACES = 4  # of the run's batches
@@ -18,7 +19,7 @@ PLACES = 4  # of the run's batches
 
 @pytest.fixture
 def model(tmp_path: Path) -> Any:
-    return Model(ServeConfig(run=str(write_run(tmp_path))))
+    return Model(Served.of(ServeConfig(run=str(write_run(tmp_path)), follow=0)))
 
 
 def cluster(number: int = 0) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def test_who_waits_together_with_other_settings_and_clients_that_leave_is_answer
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     answers = asyncio.run(ask())
-    summarizer = raysum.load(model._summarizer.name)
+    summarizer = raysum.load(model._follower.current.model.summarizer.name)
     for number, answer in enumerate(answers):
         if number % 5:
             row = summarizer.prepare(cluster(number))
@@ -96,7 +97,9 @@ def test_a_stream_shows_the_growing_summary_with_its_sentences_and_ends_with_the
 ):
     monkeypatch.setattr("raysum.serve.scheduler._PREFIX_PAUSE", 0.0)  # this search may take less time
     settings = {"num_beams": 1, "max_length": 60, "min_length": 60, "no_repeat_ngram_size": 0}
-    model._summarizer.settings = model._summarizer.choose({"max_length": 60})  # so that the request is ordinary
+    model._follower.current.model.summarizer.settings = model._follower.current.model.summarizer.choose(
+        {"max_length": 60}
+    )  # so that the request is ordinary
 
     async def ask() -> tuple[list[Any], dict[str, Any]]:
         return [event async for event in model.stream(cluster(), settings)], await model.summarize(cluster(), settings)
@@ -104,7 +107,8 @@ def test_a_stream_shows_the_growing_summary_with_its_sentences_and_ends_with_the
     events, result = asyncio.run(ask())
     names = [event["event"] for event in events]
     kinds = list(dict.fromkeys(names))
-    assert kinds == ["queued", "reading", "prefix", "sentence", "result"] and events[-1]["data"] == result
+    assert kinds == ["queued", "reading", "prefix", "sentence", "result"]
+    assert result["model"] == {"run": "tiny", "step": 3} and events[-1]["data"] == result
     read = events[1]["data"]
     spans = {(place["document"], place["start"], place["end"]) for place in read["places"]}
     assert read["paragraphs"] == len(read["places"]) == len(result["attention"]) == len(TEXTS)
