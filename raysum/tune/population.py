@@ -1,4 +1,4 @@
-"""Schedulers of populations, whose worst trials copy the weights of the best ones: pbt and pb2."""
+"""Schedulers that let the worst trials copy the weights of the best ones: pbt and pb2."""
 
 import random
 from functools import partial
@@ -26,7 +26,7 @@ def population(job: Job) -> PopulationBasedTraining:
     }
     if space.scheduler == "pb2":
         return DistinctPB2(space.search, space.seed, **shared)
-    mutations = {key: values.listed or domain(values) for key, values in space.search.items()}
+    mutations: dict[str, Any] = {key: values.listed or domain(values) for key, values in space.search.items()}
     explore = partial(within, space.search)
     return PopulationBasedTraining(hyperparam_mutations=mutations, custom_explore_fn=explore, **shared)
 
@@ -45,7 +45,7 @@ class DistinctPB2(PB2):
     """
 
     def __init__(self, search: dict[str, Values], seed: int, **settings: Any):
-        bounds = {key: list(values.bounds or ()) for key, values in search.items()}
+        bounds: dict[str, Any] = {key: list(values.bounds or ()) for key, values in search.items()}
         super().__init__(hyperparam_bounds=bounds, custom_explore_fn=self.distinct, **settings)
         self.search, self.rng, self.known = search, random.Random(seed), set[str]()
 
