@@ -42,6 +42,7 @@ class Status(Shown):
     checkpoint_age: float | None = None
     trials: dict[str, int] | None = None
     best: dict[str, float] | None = None
+    slow_host: str | None = None
     failure: str | None = None
     failure_age: float | None = None
 
@@ -70,6 +71,8 @@ class Status(Shown):
             add("workers", f"{len(self.hosts)} on {names}")
         if self.checkpoint is not None:
             add("checkpoint", f"step {self.checkpoint:,}{_ago(self.checkpoint_age)}")
+        if self.slow_host:
+            add("slow host", self.slow_host)
         if self.failure:
             add("last failure", f"{self.failure}{_ago(self.failure_age)}")
         return "\n".join(lines)
@@ -108,7 +111,7 @@ def is_running(path: Path) -> bool:
 
 def _of_run(record: RunRecord, running: bool) -> Status:
     run, last = record.run, {event.event: event for event in record.run.events()}
-    start, save, failure = (last.get(kind) for kind in ("start", "checkpoint", "failure"))
+    start, save, failure, slow = (last.get(kind) for kind in ("start", "checkpoint", "failure", "slow"))
     settings, checkpoint = run.config.train, run.latest()
     timed = record.lines.dropna(subset="seconds")
     recent = timed[timed["step"] > (start.step if start else 0)].tail(_RECENT)
@@ -132,6 +135,7 @@ def _of_run(record: RunRecord, running: bool) -> Status:
         hosts=start.hosts if start else None,
         checkpoint=checkpoint.step if checkpoint else None,
         checkpoint_age=_age(save) if checkpoint and save and save.step == checkpoint.step else None,
+        slow_host=slow.message if slow and start and slow.time > start.time else None,
         failure=failure.message if failure else None,
         failure_age=_age(failure),
     )

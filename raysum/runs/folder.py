@@ -96,10 +96,10 @@ def split_sound(
 
 
 class Event(BaseModel):
-    """An event of a training. ``time`` is in seconds since 1970. A start has the host of each worker."""
+    """An event of a training. ``time`` is in seconds since 1970. A start has the host of each worker, slow has one."""
 
     time: float = Field(ge=0, le=1e12, allow_inf_nan=False)
-    event: Literal["start", "checkpoint", "failure"]
+    event: Literal["start", "checkpoint", "failure", "slow"]
     step: int = Field(0, ge=0, le=10**15)
     hosts: list[str] = []
     message: str = ""

@@ -25,6 +25,7 @@ from raysum.runtime.remote import read, remove, store, store_errors, url_of
 
 _RENEWED, _GONE = 8, 30  # seconds between renewals, and without renewal until the lock is free
 _LOOK = 0.5
+_SKEW = 3600  # seconds that clocks may differ
 
 
 @contextmanager
@@ -64,11 +65,21 @@ def leased(folder: Path) -> Iterator[None]:
 
 
 def is_leased(url: str) -> bool:
-    """Return whether a process writes the store folder ``url``, by the store's time of the last renewal."""
+    """Return whether a process writes the store folder ``url``.
+
+    The store's clock may differ from ours: a lock that seems to be old is watched for some seconds.
+    """
     files, root = store(url)
     with store_errors(url), suppress(FileNotFoundError):
         files.invalidate_cache()
-        return time.time() - files.modified(f"{root}/{LOCK}").timestamp() < 2 * _GONE
+        age = time.time() - files.modified(f"{root}/{LOCK}").timestamp()
+        if age < 2 * _GONE or age > _SKEW:
+            return age < 2 * _GONE
+        found, end = _read_lock(url), time.monotonic() + 2 * _RENEWED
+        while found and time.monotonic() < end:
+            time.sleep(_LOOK)
+            if (now := _read_lock(url)) != found:
+                return now is not None
     return False
 
 

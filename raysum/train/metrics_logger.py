@@ -18,6 +18,7 @@ from raysum.runtime.processes import peak_rss_mb
 from raysum.runtime.storage import append_line
 from raysum.stream.collators.base import Kind
 from raysum.stream.loader import MicroBatch
+from raysum.train.pace import Pace
 
 _SUMS = ("loss", "source_tokens", "target_tokens", "padding", "waited", "digest")
 _TOTALS = ("source_tokens", "target_tokens", "padding", "waited", "stepped")
@@ -42,6 +43,7 @@ class Meter:
         self._began, self._line_began = now - state.get("seconds", 0.0), now - line.get("seconds", 0.0)
         self._counted = self._saved = now
         self._is_first = True
+        self.pace = Pace(device)
 
     def next_batch(self, coming: Iterator[MicroBatch]) -> MicroBatch:
         """Return the next batch. The wait for the first one is the start of the stream, and does not count."""

@@ -39,7 +39,7 @@ def _follow(
     seen = set[tuple[int, bool]]()  # steps of lines, and whether they are validations
     # Mode "a" creates a missing file and starts at the end of an existing one.
     with ExitStack() as files, bar(total=settings.steps, label=label, unit="step") as progress:
-        metrics = files.enter_context(run.metrics.open("ab+"))
+        metrics, events = (files.enter_context(file.open("ab+")) for file in (run.metrics, run.events_file))
         progress.initial = progress.n = start
         while not last:
             last = done.wait(_POLL)
@@ -49,6 +49,9 @@ def _follow(
                 progress.n = newest.step if newest else 0
                 seen = {each for each in seen if each[0] <= progress.n}
                 say(f"{label}: workers started again; training resumes from step {progress.n}")
+            for event in parsed(events):
+                if event.get("event") == "slow":
+                    say(f"{label}: {event.get('message')}")
             for line in parsed(metrics):
                 step, is_validation = line["step"], "valid_loss" in line
                 log("info", "metrics", metrics=line)

@@ -34,7 +34,8 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
     checkpoint = newest(run, remote)
     engine = build_engine(job_spec, checkpoint)
     state = restore_state(engine, job_spec, checkpoint)
-    reporter.start(state["step"], from_all_ranks(socket.gethostname()))
+    hosts = from_all_ranks(socket.gethostname())
+    reporter.start(state["step"], hosts)
     order, meter = HookOrder(engine, settings.check_hook_order), Meter(engine.device, state)
     coming = read(state["step"])
     scores = from_rank_0(run.validation_scores(settings))
@@ -52,6 +53,8 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
         saves = last or done % settings.save_every == 0 or validates or request in (LEAVE, STOP)
         if last or done % settings.log_every == 0:
             reporter.write(meter.line(done, used))
+            if slow := meter.pace.slow_host(hosts):
+                reporter.add_event("slow", step=done, hosts=[slow[0]], message=slow[1])
             saves = saves or meter.is_save_due(settings.save_minutes)
         if saves:
             with meter.paused():
@@ -105,7 +108,9 @@ def step(engine: Any, job_spec: JobSpec, number: int, coming: Iterator[MicroBatc
         assert position == (number, index, rank), f"the stream is at {position}, training at {(number, index, rank)}"
         seed = np.random.SeedSequence([settings.seed, number, index])  # dropout does not depend on the rank
         torch.manual_seed(int(seed.generate_state(1, np.uint64)[0] >> 1))
-        loss = engine(move(kind.collate(batch.arrays), engine.device))
+        tokens = sum(kind.tokens(batch.arrays)) + kind.padding(batch.arrays)
+        with meter.pace.forward(tokens):
+            loss = engine(move(kind.collate(batch.arrays), engine.device))
         engine.backward(loss * (batch.real * settings.micro_batches / batch.weight))
         norm = gradient_norm(engine)
         engine.step()

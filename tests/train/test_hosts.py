@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +31,9 @@ SETTINGS = os.environ | {
     "AWS_ACCESS_KEY_ID": "AKIATEST",
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_DEFAULT_REGION": "us-east-1",
+    # Ray declares a host that does not answer dead after 15 s; by default after a minute.
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
 }
 MAKE_BUCKET = "import s3fs; s3fs.S3FileSystem().mkdir('runs')"
 LIST = "import json, s3fs; print(json.dumps(s3fs.S3FileSystem().find('runs/run/checkpoints')))"
@@ -67,11 +72,27 @@ class Host:
                     found.append(process)
         return found
 
+    def kill(self) -> None:
+        """Kill all processes of this host, but keep its network."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.pid != self.process.pid:
+                    process.send_signal(signal.SIGKILL)
+
     def end(self) -> None:
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+
+def start_ray(host: Host) -> None:
+    """Start the head on the first host, or join it."""
+    head, other = f"--head --port={PORT} --include-dashboard=false", f"--address={ADDRESSES['hosta']}:{PORT}"
+    options = f"{head if host.name == 'hosta' else other} --node-ip-address={ADDRESSES[host.name]}"
+    options += " --num-cpus=2 --object-store-memory=200000000 --disable-usage-stats"
+    started = host.run("-m", "ray.scripts.scripts", "start", *options.split())
+    assert started.returncode == 0, started.stderr[-2000:]
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +108,10 @@ def hosts(tmp_path_factory) -> Iterator[tuple[Host, Host]]:
         ways += [["ip", "link", "set", "vb", "netns", str(second.process.pid)]]
         for way in ways:
             subprocess.run(first.command(*way), check=True)
-        head, other = f"--head --port={PORT} --include-dashboard=false", f"--address={ADDRESSES['hosta']}:{PORT}"
-        for host, link, where in ((first, "va", head), (second, "vb", other)):
-            own = ADDRESSES[host.name]
-            subprocess.run(host.command("ip", "addr", "add", f"{own}/24", "dev", link), check=True)
+        for host, link in ((first, "va"), (second, "vb")):
+            subprocess.run(host.command("ip", "addr", "add", f"{ADDRESSES[host.name]}/24", "dev", link), check=True)
             subprocess.run(host.command("ip", "link", "set", link, "up"), check=True)
-            options = f"--node-ip-address={own} --num-cpus=2 --object-store-memory=200000000 --disable-usage-stats"
-            started = host.run("-m", "ray.scripts.scripts", "start", *where.split(), *options.split())
-            assert started.returncode == 0, started.stderr[-2000:]
+            start_ray(host)
         yield first, second
     finally:
         for host in made:
@@ -134,18 +151,25 @@ def test_workers_are_spread_over_hosts_that_share_the_folder(hosts, data, tmp_pa
     assert len([*(checkpoint / "engine").glob("*optim_states.pt")]) == 2
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, data):
+@pytest.fixture(scope="module")
+def store(hosts) -> subprocess.Popen:
+    """An object store on the first host, with the bucket ``runs``."""
     pytest.importorskip("moto.server")
-    first, second = hosts
+    first, _ = hosts
     server = ["-m", "moto.server", "-H", ADDRESSES["hosta"], "-p", str(PORT + 1)]
     with open(first.own / "server.log", "w") as log:
-        subprocess.Popen(first.command(sys.executable, *server), env=SETTINGS, stdout=log, stderr=log)
-    deadline = time.monotonic() + 60
+        process = subprocess.Popen(first.command(sys.executable, *server), env=SETTINGS, stdout=log, stderr=log)
+    deadline = time.monotonic() + 120
     while first.run("-c", MAKE_BUCKET).returncode:
         assert time.monotonic() < deadline, (first.own / "server.log").read_text()
         time.sleep(1)
+    return process
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, store, data):
+    first, second = hosts
     done = train(first, data, "s3://runs/run", 2)
     assert done.returncode == 0, done.stderr[-2000:]
     names = json.loads(first.run("-c", LIST).stdout)
@@ -157,3 +181,147 @@ def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, data):
     done = train(first, data, "s3://runs/run", 4)
     assert done.returncode == 0 and "resumes from step 2" in done.stderr, done.stderr[-2000:]
     assert any("step-00000004" in name for name in json.loads(first.run("-c", LIST).stdout))
+
+
+STEPS = 80
+LONG = [f"train.steps={STEPS}", "train.save_every=10", "optim.lr=0.001"]  # rounding errors grow with the rate
+READ = """
+import json, sys
+from raysum.runs.folder import Run
+run = Run.open(sys.argv[1])
+for checkpoint in run.checkpoints():
+    checkpoint.check(*(["engine"] * checkpoint.resumable), "state.json", "weights.safetensors")
+print(json.dumps([run.metrics.read_text(), [event.hosts for event in run.events() if event.event == "start"]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(hosts, data, tmp_path_factory) -> list[dict]:
+    """The metrics of an uninterrupted training in one process."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    done = hosts[0].run("-m", "raysum", *arguments(data, str(out)), "train.workers=0")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [*map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
+
+
+def arguments(data: Path, out: str) -> list[str]:
+    return ["train", str(data.with_name("small.yaml")), f"data={data}", f"out={out}", *LONG]
+
+
+def start(host: Host, name: str, *arguments: str) -> subprocess.Popen:
+    """Start ``raysum ARGUMENTS`` on a host, with its output in ``NAME.log``."""
+    with open(host.own / f"{name}.log", "w") as log:
+        command = host.command(sys.executable, "-m", "raysum", *arguments)
+        return subprocess.Popen(command, env=SETTINGS, stdout=log, stderr=log)
+
+
+def wait_for_step(hosts: tuple[Host, ...], run: str, step: int, process: subprocess.Popen) -> None:
+    while newest_step(hosts, run) < step:
+        assert process.poll() is None, (hosts[0].own / f"{run}.log").read_text()
+        time.sleep(0.1)
+
+
+def newest_step(hosts: tuple[Host, ...], run: str) -> int:
+    """The last step with a metrics line on the host that has the first worker."""
+    files = (file for host in hosts for file in host.own.rglob(f"{run}/metrics.jsonl"))
+    return max((int(step) for file in files for step in re.findall(r'"step": (\d+)', file.read_text())), default=0)
+
+
+def check(host: Host, run: str, whole: list[dict]) -> list[list[str]]:
+    """All checkpoints of a run are complete, and its losses are those of ``whole``. Return the hosts of each start."""
+    read = host.run("-c", READ, f"s3://runs/{run}")
+    assert read.returncode == 0, read.stderr[-2000:]
+    lines, started = json.loads(read.stdout.splitlines()[-1])
+    losses = {line["step"]: line["loss"] for line in map(json.loads, lines.splitlines()) if "loss" in line}
+    assert losses == pytest.approx({line["step"]: line["loss"] for line in whole if "loss" in line}, rel=1e-5)
+    return started
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+def test_a_training_ends_without_a_host_that_is_cut_off(hosts, store, data, whole):
+    """RAYSUM_CUTS times (1): the cable is cut after a random step, and the host joins again for the next training."""
+    first, second = hosts
+    moments = random.Random(int(os.environ.get("RAYSUM_SEED", 1)))
+    for number in range(int(os.environ.get("RAYSUM_CUTS", 1))):
+        run, step, began = f"cut-{number}-{os.getpid()}", moments.randrange(1, STEPS - 10), time.monotonic()
+        command = first.command(
+            sys.executable, "-m", "raysum", *arguments(data, f"s3://runs/{run}"), "train.workers=1..2"
+        )
+        with open(first.own / f"{run}.log", "w") as log:
+            process = subprocess.Popen(command, env=SETTINGS, stdout=log, stderr=log)
+        wait_for_step(hosts, run, step, process)
+        subprocess.run(second.command("ip", "link", "set", "vb", "down"), check=True)
+        cut = time.monotonic()
+        assert process.wait(500) == 0, (first.own / f"{run}.log").read_text()
+        ended = time.monotonic()
+        assert check(first, run, whole) == [["hosta", "hostb"], ["hosta"]]
+        print(
+            f"cut {number} after step {step}: {cut - began:.0f} s before and {ended - cut:.0f} s after it", flush=True
+        )
+        second.kill()
+        subprocess.run(second.command("ip", "link", "set", "vb", "up"), check=True)
+        start_ray(second)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_store_that_does_not_answer_for_a_minute_delays_a_training_only(hosts, store, data, whole):
+    first, _ = hosts
+    process = start(first, "paused", *arguments(data, "s3://runs/paused"))
+    wait_for_step(hosts, "paused", 15, process)
+    (server,) = [each for each in first.processes() if "moto.server" in each.cmdline()]
+    server.suspend()
+    time.sleep(60)
+    server.resume()
+    assert process.wait(600) == 0, (first.own / "paused.log").read_text()
+    assert len(check(first, "paused", whole)) == 1
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_slow_host_is_reported_by_name(hosts, data, tmp_path):
+    """Its worker does not run in most of the time."""
+    first, second = hosts
+    out = tmp_path / "run"
+    process = start(first, "slow", *arguments(data, str(out)), "train.steps=100000")
+    while "slow" not in (events := (out / "events.jsonl").read_text() if (out / "events.jsonl").exists() else ""):
+        assert process.poll() is None, (first.own / "slow.log").read_text()
+        for worker in [each for each in second.processes() if "RayTrainWorker" in " ".join(each.cmdline())]:
+            worker.suspend()
+            time.sleep(0.4)
+            worker.resume()
+        time.sleep(0.1)
+    shown = first.run("-m", "raysum", "status", str(out))
+    assert re.search("slow host +worker . on hostb computes", shown.stdout), (shown.stdout, events)
+    process.terminate()
+    assert process.wait(120) == 128 + signal.SIGTERM
+    assert "on hostb computes" in (first.own / "slow.log").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_after_a_restart_of_the_head_the_same_command_continues(hosts, store, data, whole):
+    first, second = hosts
+    command = arguments(data, "s3://runs/headless")
+    process = start(first, "headless", *command)
+    wait_for_step(hosts, "headless", 25, process)
+    for each in first.processes():
+        if each.name() in ("gcs_server", "raylet"):
+            each.kill()
+    code, said = process.wait(300), (first.own / "headless.log").read_text()
+    assert code == 2 and "Traceback" not in said and said.count("raysum: ") == 1, (code, said)
+    second.kill()
+    for each in first.processes():
+        if each.pid not in (first.process.pid, store.pid) and "moto.server" not in each.cmdline():
+            each.kill()
+    for host in hosts:
+        start_ray(host)
+    process = start(first, "headless", *command)
+    assert process.wait(600) == 0, (first.own / "headless.log").read_text()
+    assert "resumes from step 20" in (first.own / "headless.log").read_text()
+    check(first, "headless", whole)
