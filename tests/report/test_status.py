@@ -62,6 +62,14 @@ def test_the_last_failure_is_told(tmp_path):
     assert found.state == "interrupted" and found.failure.startswith("the loss is") and found.failure_age < 60
 
 
+def test_a_slow_host_is_named_until_the_next_start(run):
+    message = "worker 1 on far computes 2.1 times as long for a token as those of other hosts"
+    Run(run).add_event("slow", step=12, hosts=["far"], message=message)
+    assert f"slow host     {message}" in raysum.status(run).render()
+    Run(run).add_event("start", step=12, hosts=["a", "b"])
+    assert raysum.status(run).slow_host is None
+
+
 def test_the_speed_is_that_since_the_last_start(run):
     (run / "metrics.jsonl").unlink()
     for step in range(1, 11):

@@ -470,6 +470,18 @@ def test_a_store_tells_whether_a_folder_is_written(store, patience):
     assert not remote_lock.is_leased(url)
 
 
+@pytest.mark.parametrize("skew", [-60, 60])
+def test_a_store_whose_clock_differs_by_a_minute_tells_it_too(store, patience, monkeypatch, skew):
+    url, now = f"s3://{BUCKET}/run", time.time
+    monkeypatch.setattr(remote_lock.time, "time", lambda: now() + skew)
+    with remote_lock.leased(remote.local(url)):
+        assert remote_lock.is_leased(url)
+    assert not remote_lock.is_leased(url)
+    if skew > 0:
+        store.pipe_file(f"{BUCKET}/run/.lock", b'{"token": "old"}')  # of a writer that was killed
+        assert not remote_lock.is_leased(url)
+
+
 def test_a_writer_that_lost_its_lease_uploads_nothing_more(store, run_url):
     folder = remote.local(run_url)
     with remote_lock.leased(folder):
