@@ -205,7 +205,7 @@ def test_documents_become_a_summary_with_marked_sources_after_a_key(
     doubted = browser.run("return [...document.querySelectorAll('#summary .u')].map((e) => e.textContent)")
     assert doubted == [span["text"] for span in asked["unsupported"]]
     shares = browser.run("return [...document.querySelectorAll('.para:not(.unread) .share')].map((e) => e.textContent)")
-    assert sorted(shares) == sorted(f"{100 * share:.0f} % of the attention" for share in asked["attention"])
+    assert sorted(shares) == sorted(f"{100 * share:.0f}\u00a0% of the attention" for share in asked["attention"])
     assert browser.run("return [...document.querySelectorAll('.bar')].every((e) => e.ariaHidden === 'true')")
     assert browser.run("return document.querySelectorAll('img').length") == 0
     assert (

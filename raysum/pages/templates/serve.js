@@ -12,7 +12,7 @@ const hidden = (text) => make("span", { class: "vh" }, text);
 const chars = (text) => /[\ud800-\udfff]/.test(text) ? [...text] : text;
 const cut = (text, start, end) => typeof text === "string" ? text.slice(start, end) : text.slice(start, end).join("");
 const plural = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
-const percent = (share) => `${Math.round(100 * share)} %`;
+const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 const motion = () => matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth";
 const say = (message) => { $("status").textContent = message; };
 const complain = (place, ...messages) => $(place).replaceChildren(...messages.map((message) => make("p", {}, message)));
