@@ -64,7 +64,7 @@ def test_the_policy_allows_the_pages_own_script_and_style_alone(run: Path):
         r"https?://|//cdn|\bon\w+=|innerHTML|insertAdjacentHTML|document\.write\b|eval\(", response.text
     )
     assert "style=" not in response.text, "the policy forbids it"
-    assert "&lt;b&gt;pht, step 7" in response.text and 'data-max-documents="50"' in response.text
+    assert "&lt;b&gt;pht." in response.text and 'data-max-documents="50"' in response.text
 
 
 def test_controls_are_those_of_the_served_system_within_its_limits(run: Path):
@@ -202,6 +202,7 @@ def test_documents_become_a_summary_with_marked_sources_after_a_key(
     marked = set(browser.run("return [...document.querySelectorAll('mark')].map((e) => e.textContent)"))
     assert marked <= {one["quote"] for one in cited}, "no passage overlaps another here, and emoji shift none"
     assert {one["quote"] for one in cited} == marked
+    assert browser.text("#remarks").startswith("Written by the run run, step 1; support ")
     doubted = browser.run("return [...document.querySelectorAll('#summary .u')].map((e) => e.textContent)")
     assert doubted == [span["text"] for span in asked["unsupported"]]
     shares = browser.run("return [...document.querySelectorAll('.para:not(.unread) .share')].map((e) => e.textContent)")

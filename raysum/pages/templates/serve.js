@@ -391,10 +391,11 @@ const marked = (text, start, end, cited) => {  // the characters from start to e
   });
 };
 
-const showRemarks = ({ support, unsupported, warnings }) => {
-  const missing = unsupported.map((span) => span.text).join(", ");
-  const remarks = support === null ? [] : [make("p", { class: "note", dir: "auto" }, `Support ${Math.round(support)} of 100${missing ? `; in no source: ${missing}` : ""}`)];
-  $("remarks").replaceChildren(...remarks, ...warnings.map((warning) => make("p", { class: "warning", dir: "auto" }, warning)));
+const showRemarks = ({ model, support, unsupported, warnings }) => {
+  const missing = unsupported.map((span) => span.text).join(", "), by = model.system ?? `the run ${model.run}, step ${model.step}`;
+  const supported = support === null ? "" : `; support ${Math.round(support)} of 100${missing ? `; in no source: ${missing}` : ""}`;
+  const remarks = warnings.map((warning) => make("p", { class: "warning", dir: "auto" }, warning));
+  $("remarks").replaceChildren(make("p", { class: "note" }, `Written by ${by}${supported}`), ...remarks);
 };
 
 // Selection: a sentence and the passages that it cites, or a passage and the sentences that cite it
