@@ -73,9 +73,9 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             max_concurrent_trials=job.concurrency,
             scheduler=_scheduler(job),
             num_samples=job.space.num_trials,
-            # Reuse saves the import of Tune (2 seconds a process). But a trial that is stopped while its workers train
-            # keeps its process busy, so the next trial there would fail.
-            reuse_actors=decodes or is_population,
+            # Reuse saves the start of a process with its imports for each trial. But a trial that is stopped while its
+            # workers train keeps its process busy, so the next trial there would fail.
+            reuse_actors=decodes or is_population or job.space.first.train.workers == 0,
             trial_name_creator=job.name,
             trial_dirname_creator=job.name,
         ),

@@ -54,15 +54,17 @@ def test_a_trial_reports_its_objective_and_the_logged_metrics(tmp_path, data):
 
 
 @pytest.mark.slow
-def test_a_search_maximizes_the_speed_of_trainings(tmp_path, data, ray_session):
+def test_a_search_maximizes_the_speed_of_trainings_in_one_process(tmp_path, data, ray_session):
     shared = ", ".join(f"model.{key}: {value}" for key, value in TINY.items())
     training = "train.steps: 4, train.validate_every: 2, train.save_every: 2, train.workers: 0, optim.warmup_steps: 5"
     (tmp_path / "speed.yaml").write_text(
         "about: x\nkind: train\npreset: pht\nmetric: tokens_per_s\nsearch: {train.batch_tokens: {grid: [300, 600]}}\n"
-        f"config: {{{shared}, {training}}}\n"
+        f"config: {{{shared}, {training}}}\nmax_concurrent: 1\n"
     )
     result = tune(str(tmp_path / "speed.yaml"), data=str(data.path), out=str(tmp_path / "search"))
     speeds = [trial.metrics["tokens_per_s"] for trial in result.trials]
     assert len(speeds) == 2 and speeds == sorted(speeds, reverse=True) and min(speeds) > 0
+    reports = [line for file in (tmp_path / "search" / "tune").glob("*/result.json") for line in read_lines(file)]
+    assert len({line["trial_id"] for line in reports}) == 2 and len({line["pid"] for line in reports}) == 1
     lines = [line["step"] for line in read_lines(result.run.metrics) if "loss" in line]
     assert lines == [2, 4]  # before each report, though train.log_every is 10
