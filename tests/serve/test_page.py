@@ -317,10 +317,23 @@ def test_errors_appear_in_place_with_their_fix(browser: Browser, server: Server,
         assert part in problems
     texts = browser.run("return [...document.querySelectorAll('.text')].map((e) => e.value)")
     assert texts == ["Ärger in Rom.", "Grüße"]
+    browser.run(
+        "const dataTransfer = new DataTransfer(); dataTransfer.items.add(new File(['Dropped.'], 'g.txt'));"
+        "for (const type of ['dragover', 'drop']) document.body.dispatchEvent(new DragEvent(type, {dataTransfer, "
+        "bubbles: true, cancelable: true}));"
+    )
+    browser.wait("[...document.querySelectorAll('.text')].at(-1).value === 'Dropped.'")
+    assert browser.run("return document.querySelector('#problems').innerText + document.body.className") == ""
+    offline = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    browser.command("Network.enable")
+    browser.command("Network.emulateNetworkConditions", **offline)
+    browser.click("#submit")
+    browser.wait("document.querySelector('#error').innerText.startsWith('The connection to the server failed')")
+    browser.command("Network.emulateNetworkConditions", **offline | {"offline": False})
     browser.run("document.querySelector('.text').value = 'The comet. '.repeat(99)")
     browser.run("document.querySelector('#num_beams').value = 16; document.querySelector('#max_length').value = 1000")
     browser.click("#submit")
-    browser.wait("document.querySelector('#error p')")
+    browser.wait("document.querySelector('#error').innerText.includes('max-cost')")
     assert "num_beams 16 x max_length 1000" in browser.text("#error") and "--max-cost" in browser.text("#error")
     browser.run("document.querySelector('#max_length').setAttribute('max', '')")  # as on a server with other limits
     browser.run("document.querySelector('#max_length').value = 2000")
