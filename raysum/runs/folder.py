@@ -227,6 +227,10 @@ class Run:
         """Return the validation loss, or the figure ``name``, by step. Raises UserError if the file is damaged."""
         return {step: figures[name] for step, figures in self._read_validations().items() if name in figures}
 
+    def figures(self, step: int) -> dict[str, float]:
+        """Return the figures of the validation at ``step``, if any. Raises UserError if the file is damaged."""
+        return self._read_validations().get(step, {})
+
     def _read_validations(self) -> dict[int, dict[str, float]]:
         """Return the figures of all validations by step."""
         file = self.validations_file if self.validations_file.exists() else self.metrics

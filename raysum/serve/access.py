@@ -90,7 +90,7 @@ class Callers:
         self._callers: dict[str, Caller] = {}
 
     def find(self, key: bytes) -> Caller | None:
-        """Return the caller with this key. Raises UserError if the file cannot be read."""
+        """Return the caller with this key, also a revoked one. Raises UserError if the file cannot be read."""
         entry = self._current_content().find(key)
         if entry is None:
             return None
@@ -123,28 +123,30 @@ class KeyRequired:
         self.app, self._callers = app, callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _current.set(None)
         if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) not in OPEN:
             try:
-                _current.set(self._admitted(Request(scope)))
+                self._admit(Request(scope))
             except HTTPException as error:
                 await problem(error.status_code, error.detail, dict(error.headers or {}))(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
-    def _admitted(self, request: Request) -> Caller:
-        """Return the caller. Raises HTTPException 401, 429 or 503."""
+    def _admit(self, request: Request) -> None:
+        """Make the caller the current one. Raises HTTPException 401, 429 or 503."""
         key = _key_of(request)
         try:
             caller = self._callers.find(key) if key else None
         except UserError as error:
             _log.error(str(error))
             raise HTTPException(503, "the keys of this server cannot be read; see its log") from None
-        if caller is None:
-            reason = "this key is not valid" if key else "a key is missing; send `Authorization: Bearer KEY`"
+        _current.set(caller)
+        if caller is None or caller.key.revoked:
+            missing = "a key is missing; send `Authorization: Bearer KEY`"
+            reason = "this key is revoked" if caller else "this key is not valid" if key else missing
             raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
         if wait := caller.requests.take(1):
             raise _too_many(caller, f"{caller.key.requests_per_minute} requests", wait)
-        return caller
 
 
 def _key_of(request: Request) -> bytes:
@@ -201,10 +203,10 @@ class Charged:
                 yield event
 
 
-def caller_name() -> str | None:
-    """Return the name of the key of the request that this task answers."""
+def caller_name() -> str:
+    """Return the name of the key of the request that this task answers, or an empty text."""
     caller = _current.get()
-    return caller.key.name if caller else None
+    return caller.key.name if caller else ""
 
 
 def _too_many(caller: Caller, limit: str, wait: float) -> HTTPException:

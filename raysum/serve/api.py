@@ -16,6 +16,7 @@ from raysum.serve.access import Callers, Charged, KeyRequired
 from raysum.serve.config import Limits
 from raysum.serve.events import Event, Service, encoded, failed
 from raysum.serve.guard import RETRY_AFTER, BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
+from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
 from raysum.serve.schema import Health, Problem, SummarizeRequest, SummaryAnswer, unknown
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # gateways must not collect a stream
@@ -57,7 +58,8 @@ def build_api(service: Service, health: Health, limits: Limits, local: bool, key
     ``health`` describes the served run. With ``local``, only this machine may send requests. ``keys`` is the file of
     keys that admit requests.
     """
-    service = Charged(service)
+    metrics = Metrics()
+    service = Charged(Counted(service, metrics))
     api = FastAPI(
         title="raysum",
         version=raysum.__version__,
@@ -73,7 +75,9 @@ def build_api(service: Service, health: Health, limits: Limits, local: bool, key
     api.add_middleware(HeaderLimit)
     if local:
         api.add_middleware(LocalOnly)
+    api.add_middleware(Measured, metrics=metrics)
     _answer_errors(api)
+    add_metrics_route(api, metrics)
 
     @api.post("/v1/summarize", responses={200: {"model": SummaryAnswer}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:

@@ -55,12 +55,16 @@ def grown(text: str) -> Event:
 
 
 def completed(
-    summary: Summary, model: dict[str, Any], with_sentences: bool, usage: dict[str, int] | None = None
+    summary: Summary, model: dict[str, Any], with_sentences: bool, **counts: dict[str, Any]
 ) -> Iterator[Event]:
-    """The sentences with their citations, if wanted, and the summary with its ``model`` and the ``schema.Usage``."""
+    """The sentences with their citations, if wanted, and the summary with its ``model`` and ``counts``.
+
+    These are ``usage`` (schema.Usage), and for the metrics ``replica``: its ``id``, and how many requests are
+    ``waiting`` there.
+    """
     if with_sentences:
         yield from ({"event": "sentence", "data": sentence.model_dump()} for sentence in summary.sentences)
-    yield {"event": "result", "data": summary.to_dict() | {"model": model} | ({"usage": usage} if usage else {})}
+    yield {"event": "result", "data": summary.to_dict() | {"model": model} | counts}
 
 
 def failed(message: str, status: int) -> Event:

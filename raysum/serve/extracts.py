@@ -10,6 +10,7 @@ from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, completed, failed, queued
 from raysum.serve.ports import bind_to_node
 from raysum.serve.served import EXAMPLE, Follower, Served
+from raysum.serve.state import described
 
 
 class Extracts:
@@ -20,8 +21,9 @@ class Extracts:
         self._follower = Follower(served, _loaded)
 
     def describe(self) -> dict[str, Any]:
-        """Return what is served, see ``Follower.describe``."""
-        return self._follower.describe()
+        """Return the values of a ``schema.ModelCard``."""
+        config = self._follower.current.config
+        return self._follower.describe() | described(config.run, config.checkpoint)
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}`` if the request is invalid."""

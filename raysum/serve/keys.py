@@ -71,10 +71,10 @@ class KeyFile(Section):
         return validate(values, None, cls)
 
     def find(self, key: bytes) -> Key | None:
-        """Return the entry of a key that is not revoked. The time does not depend on how much of a hash agrees."""
+        """Return the entry of a key, also a revoked one. The time does not depend on how much of a hash agrees."""
         digest, found = sha256(key).hexdigest(), None
         for entry in self.keys:
-            if compare_digest(digest, entry.sha256) and not entry.revoked:
+            if compare_digest(digest, entry.sha256):
                 found = entry
         return found
 

@@ -1,6 +1,8 @@
 """The two Ray Serve deployments: the front, which handles HTTP, and the replicas of the model."""
 
 import asyncio
+import secrets
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, NamedTuple
@@ -26,10 +28,12 @@ from raysum.serve.ports import bind_to_node
 from raysum.serve.scheduler import LANES, Lane, Request, Scheduler
 from raysum.serve.schema import Health
 from raysum.serve.served import EXAMPLE, Follower, Served
+from raysum.serve.state import add_state_routes, described
 
 _LARGE = 0.1  # of a limit; larger requests take longer to prepare than ordinary ones to decode
 _TRIES = 2  # of a request if its replica dies; with more, one fatal request could kill all replicas
 _STOPPED = "the replicas stopped during this request; try again later"
+_FRESH = 1.0  # seconds for which the state of the replicas is used
 _DRAIN = 2.0  # seconds that running requests may take after the server is stopped
 
 
@@ -47,7 +51,7 @@ class Model:
 
     def __init__(self, served: Served):
         bind_to_node()
-        self._limits = served.config
+        self._limits, self._id = served.config, secrets.token_hex(8)
         self._follower = Follower(served, self._load, retire=lambda model: model.scheduler.close())
         # Each lane prepares one request at a time, so that large ones leave threads and memory to others.
         self._preparing: dict[Lane, asyncio.Lock] = {lane: asyncio.Lock() for lane in LANES}
@@ -59,8 +63,10 @@ class Model:
         return _Loaded(summarizer, Scheduler(summarizer, threads=max(1, cores() // config.replicas)))
 
     def describe(self) -> dict[str, Any]:
-        """Return what is served, see ``Follower.describe``."""
-        return self._follower.describe()
+        """Return the values of a ``schema.ModelCard``."""
+        version = self._follower.current
+        details = described(version.config.run, version.config.checkpoint)
+        return self._follower.describe() | details | {"beta": version.model.summarizer.settings.beta}
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}``.
@@ -104,7 +110,9 @@ class Model:
                             yield grown(result)
                             continue
                         usage = {"source_tokens": read["data"]["tokens"], "summary_tokens": result.num_tokens}
-                        for event in completed(result.summaries[0], version.name, sends_prefixes, usage):
+                        replica = {"id": self._id, "waiting": scheduler.waiting}
+                        counts = {"usage": usage, "replica": replica}
+                        for event in completed(result.summaries[0], version.name, sends_prefixes, **counts):
                             yield event
         except UserError as error:
             yield failed(str(error), 400)
@@ -136,11 +144,25 @@ class Front:
         bind_to_node()
         self._model, self._health, self._limits, self._local = model, health, limits, local
         self._controls = controls
+        self._are_ready, self._asked = False, time.monotonic() - _FRESH
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         api = build_api(self, self._health, self._limits, self._local, self._limits.keys)
         add_page(api, self._health, self._controls, self._limits)
+        add_state_routes(api, self._health, self)
         return api
+
+    async def are_ready(self) -> bool:
+        """Return whether Ray Serve has a running replica, as of at most a second ago."""
+        if time.monotonic() - self._asked > _FRESH:
+            self._asked = time.monotonic()
+            self._are_ready = await asyncio.to_thread(_has_replica)
+        return self._are_ready
+
+    async def describe(self) -> dict[str, Any]:
+        """Return what a replica has loaded. Raises Overloaded if none answers."""
+        with _unavailable():
+            return await self._model.describe.remote()
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary. Raises HTTPException for a request that the replica refuses."""
@@ -169,6 +191,12 @@ class Front:
             finally:
                 events.cancel()
         raise Overloaded(_STOPPED)
+
+
+def _has_replica() -> bool:
+    name = serve.get_replica_context().app_name
+    states = serve.status().applications[name].deployments["model"].replica_states
+    return any(state == "RUNNING" and count for state, count in states.items())
 
 
 @contextmanager

@@ -136,6 +136,11 @@ class Scheduler:
                 self._present[lane] -= 1
                 self._changed.notify()
 
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for a batch."""
+        return len(self._waiting)
+
     def position(self, lane: Lane) -> int:
         """Return how many requests of ``lane`` wait for a batch."""
         return sum(request.lane == lane for request in list(self._waiting))

@@ -1,7 +1,7 @@
 """The schemas of requests and answers. Unknown fields and wrong types in requests are errors."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, create_model, model_validator
 
@@ -124,6 +124,48 @@ class Health(BaseModel):
 
     def __str__(self) -> str:
         return self.system or f"the run {self.run}, step {self.step}"
+
+
+class Mix(BaseModel):
+    """The layers of a model, a letter each."""
+
+    encoder: str
+    decoder: str
+
+
+class Rejected(BaseModel):
+    """A better checkpoint that could not be loaded."""
+
+    run: str
+    step: int
+    reason: str
+
+
+class ModelCard(ServedModel):
+    """The model that a replica has loaded."""
+
+    mix: Mix | None = Field(None, description="its layers")
+    beta: float | None = Field(None, description="weight of attention alignment")
+    validation: dict[str, float] = Field({}, description="metrics of the validation at this step")
+    loaded: float = Field(description="when the replica had loaded it, in seconds since 1970")
+    load_seconds: float = Field(description="seconds that this took")
+    rejected: Rejected | None = None
+
+
+class ModelEntry(BaseModel):
+    """A model in OpenAI's form."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = Field(description="start of the service, in seconds since 1970")
+    owned_by: Literal["raysum"] = "raysum"
+
+
+class ModelList(BaseModel):
+    """Models in OpenAI's form."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelEntry]
 
 
 class Problem(BaseModel):
