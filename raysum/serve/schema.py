@@ -126,14 +126,14 @@ class Health(BaseModel):
         return self.system or f"the run {self.run}, step {self.step}"
 
 
-class Mix(BaseModel):
+class LayerMix(BaseModel):
     """The layers of a model, a letter each."""
 
     encoder: str
     decoder: str
 
 
-class Rejected(BaseModel):
+class RejectedCheckpoint(BaseModel):
     """A better checkpoint that could not be loaded."""
 
     run: str
@@ -144,12 +144,12 @@ class Rejected(BaseModel):
 class ModelCard(ServedModel):
     """The model that a replica has loaded."""
 
-    mix: Mix | None = Field(None, description="its layers")
+    mix: LayerMix | None = Field(None, description="its layers")
     beta: float | None = Field(None, description="weight of attention alignment")
     validation: dict[str, float] = Field({}, description="metrics of the validation at this step")
     loaded: float = Field(description="when the replica had loaded it, in seconds since 1970")
     load_seconds: float = Field(description="seconds that this took")
-    rejected: Rejected | None = None
+    rejected: RejectedCheckpoint | None = None
 
 
 class ModelEntry(BaseModel):
