@@ -17,6 +17,7 @@ from raysum.serve.config import Limits
 from raysum.serve.events import Event, Service, encoded, failed
 from raysum.serve.guard import RETRY_AFTER, BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
+from raysum.serve.openapi import add_examples
 from raysum.serve.schema import Health, Problem, SummarizeRequest, SummaryAnswer, unknown
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # gateways must not collect a stream
@@ -78,13 +79,18 @@ def build_api(service: Service, health: Health, limits: Limits, local: bool, key
     api.add_middleware(Measured, metrics=metrics)
     _answer_errors(api)
     add_metrics_route(api, metrics)
+    add_examples(api, has_keys=bool(keys))
 
     @api.post("/v1/summarize", responses={200: {"model": SummaryAnswer}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
         """Summarize a cluster of documents. Each sentence cites the paragraphs that support it."""
         return JSONResponse(await service.summarize(*_asked(request)))
 
-    @api.post("/v1/summarize/stream", responses={200: {"content": {"text/event-stream": {}}}, **_PROBLEMS})
+    @api.post(
+        "/v1/summarize/stream",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {}}}, **_PROBLEMS},
+    )
     async def stream(request: SummarizeRequest) -> StreamingResponse:
         """Summarize a cluster by server-sent events.
 

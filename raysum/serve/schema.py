@@ -126,6 +126,10 @@ class Health(BaseModel):
         return self.system or f"the run {self.run}, step {self.step}"
 
 
+class Readiness(BaseModel):
+    status: Literal["ready"] = "ready"
+
+
 class LayerMix(BaseModel):
     """The layers of a model, a letter each."""
 

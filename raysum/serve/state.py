@@ -6,14 +6,13 @@ from functools import cache
 from typing import Any, Protocol
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from raysum.extract.summarizer import extracts
 from raysum.models.family.spec import FamilySpec
 from raysum.runs.folder import Run
-from raysum.serve.guard import RETRY_AFTER, problem
-from raysum.serve.schema import Health, ModelCard, ModelEntry, ModelList, Problem
+from raysum.serve.guard import RETRY_AFTER
+from raysum.serve.schema import Health, ModelCard, ModelEntry, ModelList, Problem, Readiness
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {
     503: {"model": Problem, "description": "No replica is ready; retry after Retry-After seconds"}
@@ -45,11 +44,11 @@ def add_state_routes(api: FastAPI, health: Health, replicas: Replicas) -> None:
     entry = ModelEntry(id=name, created=since)
 
     @api.get("/readyz", responses=_NOT_READY)
-    async def show_readiness() -> JSONResponse:
+    async def show_readiness() -> Readiness:
         """Report whether a replica can answer. A busy service is ready."""
         if await replicas.are_ready():
-            return JSONResponse({"status": "ready"})
-        return problem(503, "no replica is ready; try again later", {"Retry-After": str(RETRY_AFTER)})
+            return Readiness()
+        raise HTTPException(503, "no replica is ready; try again later", {"Retry-After": str(RETRY_AFTER)})
 
     @api.get("/v1/models")
     async def list_models() -> ModelList:

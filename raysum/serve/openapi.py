@@ -1,0 +1,126 @@
+"""The OpenAPI object of a service: examples of requests and answers, and the keys."""
+
+import json
+from typing import Any
+
+from fastapi import FastAPI
+
+from raysum.decode.summary import Citation, Sentence
+from raysum.serve.access import OPEN
+from raysum.serve.schema import ModelCard, ModelEntry, ModelList, SummaryAnswer
+
+_REQUEST = {
+    "title": "Florence",
+    "documents": [
+        "Florence lies on the river Arno. It is the capital of Tuscany.",
+        {"source": "guide.txt", "text": "The dome of Florence was finished in 1436. It has four million bricks."},
+    ],
+    "id": "example-1",
+    "options": {"num_beams": 4, "max_length": 60},
+}
+_ERRORS = {
+    "400": "cluster 'Florence' cannot be summarized: it has no text",
+    "401": "a key is missing; send `Authorization: Bearer KEY`",
+    "403": "this server accepts requests only from this machine, as localhost, 127.0.0.1, ::1; not Host: example.org",
+    "404": "there is no model 'other'; this service has 'pht'",
+    "408": "the request stalled for 30 s",
+    "413": "1001 documents exceed 1000, the server's --max-documents",
+    "422": "options.num_beems: unknown field, did you mean 'num_beams'?",
+    "429": "the key web has reached its limit of 60 requests per minute",
+    "431": "the headers are larger than 65536 bytes",
+    "503": "too many requests are waiting; try again later",
+}
+_METRICS = """\
+# HELP raysum_requests_total Requests by route, status and key
+# TYPE raysum_requests_total counter
+raysum_requests_total{key="web",route="/v1/summarize",status="200"} 1024.0
+"""
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "a key of `raysum keys add`"},
+    "header": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "the same key"},
+}
+_UNUSED = ("HTTPValidationError", "ValidationError")  # FastAPI's own format of errors
+
+
+def add_examples(api: FastAPI, has_keys: bool) -> None:
+    """Add examples and keys to the OpenAPI object, also for routes that are added later."""
+    build = api.openapi
+
+    def openapi() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            _complete(build(), has_keys)
+        return build()
+
+    api.openapi = openapi  # type: ignore[method-assign]
+
+
+def _complete(spec: dict[str, Any], has_keys: bool) -> None:
+    schemas = spec["components"]["schemas"]
+    for name in _UNUSED:
+        schemas.pop(name, None)
+    if has_keys:
+        spec["components"]["securitySchemes"] = _KEYS
+    for path, operations in spec["paths"].items():
+        for operation in operations.values():
+            if has_keys and path not in OPEN:
+                operation["security"] = [{name: []} for name in _KEYS]
+            for status, answer in list(operation["responses"].items()):
+                content = answer.get("content", {})
+                schema = content.get("application/json", {}).get("schema", {})
+                if schema.get("$ref", "").rpartition("/")[2] in _UNUSED:
+                    del operation["responses"][status]
+                elif status in _ERRORS:
+                    content["application/json"]["example"] = {"error": _ERRORS[status]}
+            for kind, example in _answers().get(path, {}).items():
+                operation["responses"]["200"]["content"][kind]["example"] = example
+    for path in ("/v1/summarize", "/v1/summarize/stream"):
+        spec["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = _REQUEST
+
+
+def _answers() -> dict[str, dict[str, Any]]:
+    """Return the example of an answer by path and media type."""
+    model = {"run": "pht", "step": 42000}
+    summary, entry = _summary(), ModelEntry(id="pht", created=1_790_000_000)
+    validation = {"valid_loss": 2.31, "rouge2": 18.2}
+    details = {"mix": {"encoder": "LGLGLG", "decoder": "PPPPPP"}, "beta": 0.4, "loaded": 1.79e9, "load_seconds": 4.2}
+    card = ModelCard.model_validate({**model, **details, "validation": validation})
+    return {
+        "/v1/summarize": {"application/json": summary},
+        "/v1/summarize/stream": {"text/event-stream": _stream(summary)},
+        "/healthz": {"application/json": {"status": "ok", **model}},
+        "/readyz": {"application/json": {"status": "ready"}},
+        "/v1/model": {"application/json": card.model_dump(exclude_none=True)},
+        "/v1/models": {"application/json": ModelList(data=[entry]).model_dump()},
+        "/v1/models/{model}": {"application/json": entry.model_dump()},
+        "/metrics": {"text/plain": _METRICS},
+    }
+
+
+def _summary() -> dict[str, Any]:
+    quotes = [(0, "Florence lies on the river Arno."), (1, "The dome of Florence was finished in 1436.")]
+    sentences, start = [], 0
+    for document, quote in quotes:
+        source = "guide.txt" if document else None
+        end = len(quote)
+        citation = Citation(document=document, paragraph=0, weight=1.0, source=source, quote=quote, end=end)
+        sentences.append(Sentence(text=quote, start=start, end=start + end, citations=[citation], support=1.0))
+        start += end + 1
+    answer = SummaryAnswer.model_validate(
+        {
+            **{"id": "example-1", "summary": " ".join(quote for _, quote in quotes), "sentences": sentences},
+            **{"attention": [0.6, 0.4], "score": -0.52, "support": 100.0, "model": {"run": "pht", "step": 42000}},
+            "usage": {"source_tokens": 41, "summary_tokens": 24},
+        }
+    )
+    return answer.model_dump(exclude={"alternatives": True, "model": {"system"}})
+
+
+def _stream(summary: dict[str, Any]) -> str:
+    events = [
+        ("queued", {"position": 0}),
+        ("reading", {"paragraphs": 2, "tokens": 41}),
+        ("prefix", {"text": "Florence lies on the river"}),
+        *(("sentence", sentence) for sentence in summary["sentences"]),
+        ("result", summary),
+    ]
+    return "".join(f"event: {name}\ndata: {json.dumps(values)}\n\n" for name, values in events)

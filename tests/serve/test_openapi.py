@@ -1,0 +1,70 @@
+"""The OpenAPI object: every route has examples, which fit its schemas, and keys where they are needed."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from raysum.serve.api import build_api
+from raysum.serve.config import Limits
+from raysum.serve.events import Service
+from raysum.serve.openapi import _answers
+from raysum.serve.schema import Health, SummarizeRequest
+from raysum.serve.state import Replicas, add_state_routes
+
+
+class Nothing(Service, Replicas):
+    """A service that is never called."""
+
+
+def spec(keys: str | None = None) -> dict[str, Any]:
+    service, health = Nothing(), Health(status="ok", run="pht", step=7)
+    api = build_api(service, health, Limits(), False, keys)
+    add_state_routes(api, health, service)
+    api.openapi()
+    return api.openapi()
+
+
+def operations(spec: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(path, operation) for path, methods in spec["paths"].items() for operation in methods.values()]
+
+
+def test_every_example_fits_the_schema_of_its_request_or_answer():
+    whole = spec()
+    checked = 0
+    for path, operation in operations(whole):
+        parts = [operation["requestBody"]] if "requestBody" in operation else []
+        for part in (*parts, *operation["responses"].values()):
+            for kind, content in part.get("content", {}).items():
+                assert "example" in content, (path, kind)
+                if kind == "application/json":
+                    schema = {**content["schema"], "components": whole["components"]}
+                    jsonschema.validate(content["example"], schema)
+                    checked += 1
+    assert checked > 25
+    assert {path for path, _ in operations(whole)} == {*_answers()}
+
+
+def test_examples_are_requests_and_answers_of_this_service():
+    whole = spec()
+    request = whole["paths"]["/v1/summarize"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    SummarizeRequest.model_validate(request)
+    answer = _answers()["/v1/summarize"]["application/json"]
+    texts = [text["text"] if isinstance(text, dict) else text for text in request["documents"]]
+    for sentence in answer["sentences"]:
+        assert answer["summary"][sentence["start"] : sentence["end"]] == sentence["text"]
+        for citation in sentence["citations"]:
+            assert texts[citation["document"]][citation["start"] : citation["end"]] == citation["quote"]
+    stream = _answers()["/v1/summarize/stream"]["text/event-stream"]
+    assert json.loads(stream.strip().rpartition("data: ")[2]) == answer
+
+
+@pytest.mark.parametrize("keys", [None, "keys.json"])
+def test_routes_name_the_keys_that_they_need(keys: str | None):
+    whole = spec(keys)
+    secured = {path for path, operation in operations(whole) if "security" in operation}
+    paths = {path for path, _ in operations(whole)}
+    assert secured == (paths - {"/healthz", "/readyz"} if keys else set())
+    assert ("securitySchemes" in whole["components"]) == bool(keys)
+    assert "HTTPValidationError" not in json.dumps(whole)
