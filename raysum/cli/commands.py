@@ -206,6 +206,7 @@ def keys_add(name: _Name, settings: KeyLimits, file: _KeyFile = FILE) -> None:
     from raysum.serve.keys import add_key
 
     print(add_key(file, name, settings))
+    say(f"{name} is added to {file}; this is the only time that its key is shown")
 
 
 @verb(keys_app, "list")

@@ -20,6 +20,7 @@ from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, Service
 from raysum.serve.guard import LOCAL, extent, problem
 from raysum.serve.keys import Key, KeyFile
+from raysum.serve.request_log import request_log
 
 OPEN = ("/", "/healthz", "/readyz", "/docs", "/openapi.json")  # paths that need no key
 _CHARACTERS = 4  # characters that count as a token until the replica has counted the tokens
@@ -28,13 +29,16 @@ _current = ContextVar["Caller | None"]("caller", default=None)  # of the request
 
 
 def with_access(config: ServeConfig) -> ServeConfig:
-    """Return ``config`` with the absolute path of its keys.
+    """Return ``config`` with absolute paths of its keys and its log.
 
-    Raises UserError if the keys cannot be read, or if other machines may send requests and nothing says who.
+    Raises UserError if they cannot be used, or if other machines may send requests and nothing says who.
     """
+    request_log(config.log)
+    paths = {"keys": config.keys, "log": config.log}
+    config = config.model_copy(update={name: path and os.path.abspath(path) for name, path in paths.items()})
     if config.keys:
         KeyFile.read(Path(config.keys))
-        return config.model_copy(update={"keys": os.path.abspath(config.keys)})
+        return config
     if config.host not in LOCAL and not config.allow_anyone:
         raise UserError(
             f"other machines reach {config.host}: create a key with `raysum keys add NAME` and serve with --keys FILE, "

@@ -18,6 +18,7 @@ from raysum.serve.events import Event, Service, encoded, failed
 from raysum.serve.guard import RETRY_AFTER, BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
 from raysum.serve.openapi import add_examples
+from raysum.serve.request_log import request_log
 from raysum.serve.schema import Health, Problem, SummarizeRequest, SummaryAnswer, unknown
 
 _NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # gateways must not collect a stream
@@ -53,11 +54,13 @@ def refused(answer: dict[str, Any]) -> HTTPException:
     return Overloaded(answer["error"]) if answer["status"] == 503 else HTTPException(answer["status"], answer["error"])
 
 
-def build_api(service: Service, health: Health, limits: Limits, local: bool, keys: str | None = None) -> FastAPI:
+def build_api(
+    service: Service, health: Health, limits: Limits, local: bool, keys: str | None = None, log: str | None = None
+) -> FastAPI:
     """Return the web application.
 
     ``health`` describes the served run. With ``local``, only this machine may send requests. ``keys`` is the file of
-    keys that admit requests.
+    keys that admit requests, ``log`` the file that lists them.
     """
     metrics = Metrics()
     service = Charged(Counted(service, metrics))
@@ -76,7 +79,7 @@ def build_api(service: Service, health: Health, limits: Limits, local: bool, key
     api.add_middleware(HeaderLimit)
     if local:
         api.add_middleware(LocalOnly)
-    api.add_middleware(Measured, metrics=metrics)
+    api.add_middleware(Measured, metrics=metrics, log=request_log(log))
     _answer_errors(api)
     add_metrics_route(api, metrics)
     add_examples(api, has_keys=bool(keys))

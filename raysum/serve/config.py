@@ -26,6 +26,7 @@ class ServeConfig(LoadConfig, Limits):
     host: str = Field("127.0.0.1", description="address to bind")
     port: int = Field(8000, ge=0, le=65535, description="port to bind; 0 chooses a free port")
     keys: str | None = Field(None, description="file of `raysum keys`; requests without a key in it get 401")
+    log: str | None = Field(None, description="file to append a JSON line for each request to, without texts and keys")
     tls_certificate: str | None = Field(None, description="PEM file of the certificate and its chain, for https")
     tls_key: str | None = Field(None, description="PEM file of its private key, without a password")
     allow_anyone: bool = Field(False, description="serve other machines (--host) without keys")

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raysum.serve.access import caller_name
 from raysum.serve.events import Event, Service
+from raysum.serve.request_log import WriteLine
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # bounds of the histogram
 _LATEST = 60.0  # seconds for which the number of waiting requests of a replica is used
@@ -92,10 +93,10 @@ class Counted:
 
 
 class Measured:
-    """ASGI middleware that counts requests and their seconds."""
+    """ASGI middleware that counts requests and their seconds, and writes them into a log, if there is one."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics):
-        self.app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, log: WriteLine | None):
+        self.app, self._metrics, self._log = app, metrics, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,9 +116,11 @@ class Measured:
             status = "500"
             raise
         finally:
-            route = getattr(scope.get("route"), "path", _OTHER)
+            route, seconds = getattr(scope.get("route"), "path", _OTHER), time.monotonic() - began
             self._metrics.requests.labels(route, status, caller_name()).inc()
-            self._metrics.seconds.labels(route).observe(time.monotonic() - began)
+            self._metrics.seconds.labels(route).observe(seconds)
+            if self._log:
+                self._log(route, status, caller_name(), seconds)
 
 
 def add_metrics_route(api: FastAPI, metrics: Metrics) -> None:

@@ -147,7 +147,7 @@ class Front:
         self._are_ready, self._asked = False, time.monotonic() - _FRESH
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        api = build_api(self, self._health, self._limits, self._local, self._limits.keys)
+        api = build_api(self, self._health, self._limits, self._local, self._limits.keys, self._limits.log)
         add_page(api, self._health, self._controls, self._limits)
         add_state_routes(api, self._health, self)
         return api

@@ -1,6 +1,7 @@
 """Metrics of a service, and its routes about itself."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.servers import Server, serving
 from helpers.small_runs import TEXTS, write_run
+from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.serve import metrics
+from raysum.serve.access import with_access
 from raysum.serve.api import Overloaded, build_api
-from raysum.serve.config import Limits
+from raysum.serve.config import Limits, ServeConfig
 from raysum.serve.events import Event, failed, queued
 from raysum.serve.keys import KeyLimits, add_key, revoke_key
 from raysum.serve.schema import Health
@@ -64,10 +67,10 @@ class Busy:
 class Service:
     """A web application around ``Busy``."""
 
-    def __init__(self, keys: str | None = None):
+    def __init__(self, keys: str | None = None, log: str | None = None):
         self.busy = Busy()
         health = Health(status="ok", run="pht", step=7)
-        api = build_api(self.busy, health, Limits(), False, keys)
+        api = build_api(self.busy, health, Limits(), False, keys, log)
         add_state_routes(api, health, self.busy)
         transport = httpx.ASGITransport(api, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://server")
@@ -173,6 +176,28 @@ def test_metrics_name_keys_also_revoked_ones_and_need_one(tmp_path: Path):
         assert web not in str(found) and bot not in str(found)
 
     asyncio.run(check())
+
+
+def test_the_log_names_keys_and_has_neither_texts_nor_keys(tmp_path: Path):
+    file, log = str(tmp_path / "keys.json"), tmp_path / "requests.jsonl"
+    web = add_key(file, "web", KeyLimits())
+
+    async def check() -> None:
+        service = Service(file, str(log))
+        await service.ask("secret title", headers={"x-api-key": web})
+        log.rename(tmp_path / "moved.jsonl")
+        await service.ask("broken", headers={"x-api-key": web})
+        await service.ask("secret title", headers={"x-api-key": "wrong-key"})
+
+    asyncio.run(check())
+    first, rest = (tmp_path / "moved.jsonl").read_text(), log.read_text()
+    lines = [json.loads(line) for line in (first + rest).splitlines()]
+    shown = [(line["route"], line["status"], line["key"]) for line in lines]
+    assert shown == [("/v1/summarize", 200, "web"), ("/v1/summarize", 500, "web"), ("other", 401, "")]
+    assert {*lines[0]} == {"time", "route", "status", "key", "seconds"}
+    assert not any(secret in first + rest for secret in (web, "wrong-key", "secret", "one"))
+    with pytest.raises(UserError, match="cannot write the log of requests .*; choose another --log"):
+        with_access(ServeConfig(run="lead", log="/proc/none/requests.jsonl"))
 
 
 def test_the_model_is_listed_as_openai_does_and_described():
