@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -256,3 +259,23 @@ def test_a_running_server_describes_itself_and_counts_for_all_replicas(server: S
     assert found["raysum_source_tokens_total", "key="] == sum(usage["source_tokens"] for usage in usages)
     assert found["raysum_summary_tokens_total", "key="] == sum(usage["summary_tokens"] for usage in usages)
     assert found["raysum_requests_waiting", ""] == found["raysum_requests_running", ""] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_server_without_replicas_is_alive_but_not_ready(server: Server):
+    """The last test of this server: its replicas are killed, and start again."""
+    address = server.client.address
+    for replica in server.processes("ServeReplica:raysum:model"):
+        os.kill(replica, signal.SIGKILL)
+
+    def wait_for(status: int) -> None:
+        deadline = time.monotonic() + 120
+        while (answer := httpx.get(f"{address}/readyz")).status_code != status:
+            assert time.monotonic() < deadline, answer.text
+            assert httpx.get(f"{address}/healthz").status_code == 200
+            time.sleep(0.2)
+
+    wait_for(503)
+    wait_for(200)
+    assert server.client.summarize("Florence", TEXTS)["summary"]
