@@ -38,7 +38,9 @@ class Client:
     ):
         self.address = address.rstrip("/")
         self.retries = retries
-        key = key or os.environ.get("RAYSUM_KEY")
+        key = (key or os.environ.get("RAYSUM_KEY", "")).strip()  # a file of it may end with a line end
+        if not (key.isascii() and key.isprintable()):
+            raise UserError("the key has characters that no key has; set RAYSUM_KEY or key= to one")
         self._http = httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
 
     def __enter__(self) -> "Client":

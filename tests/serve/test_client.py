@@ -74,3 +74,10 @@ def test_where_nothing_answers_the_address_is_named():
         Client("http://127.0.0.1:9", retries=1).health()
     with pytest.raises(UserError, match="is not a URL"):
         Client("127.0.0.1:8000").health()
+
+
+@pytest.mark.parametrize("key", ["ké", "a\nb", "a\0b"])
+def test_a_key_that_no_server_has_is_one_message(key: str):
+    with pytest.raises(UserError, match="the key has characters that no key has; set RAYSUM_KEY"):
+        Client(key=key)
+    Client(key="raysum-a\r\n").close()
