@@ -21,6 +21,7 @@ from raysum.errors import UserError
 from raysum.serve import access
 from raysum.serve.access import OPEN, Allowance, Callers, with_access
 from raysum.serve.api import Overloaded, build_api
+from raysum.serve.build import app
 from raysum.serve.client import Client
 from raysum.serve.config import Limits, ServeConfig
 from raysum.serve.events import Event, failed, queued
@@ -249,6 +250,11 @@ def test_other_machines_are_served_with_keys_or_by_confirmation_only(file: str, 
     assert config(host="0.0.0.0", keys="keys.json").keys == file
     assert config(host="0.0.0.0", allow_anyone=True).keys is None
     assert config().keys is None
+    with pytest.raises(UserError, match="other machines reach 0.0.0.0"):
+        app({"run": "lead", "host": "0.0.0.0"})
+    Path(file).chmod(0o644)
+    with pytest.raises(UserError, match="chmod 600"):
+        app({"run": "lead", "keys": file})
 
 
 def test_the_log_has_no_key(file: str, caplog: pytest.LogCaptureFixture):
