@@ -21,12 +21,12 @@ from raysum.config.sections import Config, TrainConfig
 from raysum.data.recipe import RANKER
 from raysum.errors import UserError
 from raysum.runs import former
-from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whole, seal, sealed
+from raysum.runtime.checksums import SEAL, check, check_sealed, damaged, is_whole, seal, sealed, write_tensors
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url, local, shown
 from raysum.runtime.rendering import Shown
 from raysum.runtime.run_sync import bring, sync_down
-from raysum.runtime.storage import append_line, keep_lines, read_json, read_lines, save_tensors, write_json, write_text
+from raysum.runtime.storage import append_line, keep_lines, read_json, read_lines, write_json, write_text
 from raysum.systems import PAPER, extractive_names, paper_baseline_names
 
 if TYPE_CHECKING:
@@ -39,11 +39,16 @@ _AVERAGE = re.compile("average:([1-9][0-9]{0,3})")
 _VALIDATIONS = TypeAdapter(dict[int, dict[str, float]])
 
 
-def fill_checkpoint(folder: Path, weights: dict[str, "Tensor"], state: dict[str, Any]) -> None:
-    """Write weights and state into the ``folder`` of a checkpoint, then the checksums of all its files."""
-    save_tensors(weights, folder / "weights.safetensors")
+def fill_checkpoint(
+    folder: Path, weights: dict[str, "Tensor"], state: dict[str, Any], known: Mapping[str, Any] | None = None
+) -> None:
+    """Write weights and state into the ``folder`` of a checkpoint, then the checksums of all its files.
+
+    ``known`` are the checksums of files that are already there.
+    """
+    checksum = write_tensors(weights, folder / "weights.safetensors")
     write_json(folder / "state.json", {**state, "sealed": True})
-    seal(folder)
+    seal(folder, known={**(known or {}), "weights.safetensors": checksum})
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,24 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysum.errors import UserError
 from raysum.runtime.storage import open_tensors, read_json, write_json
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SEAL = "checksums.json"
 _OWN = "crc32"  # key of the checksum that a JSON file has of its other values
 _BLOCK = 1 << 20  # bytes
+_WRITTEN = 16 << 20  # bytes that are written and summed at once: other threads wait for the interpreter in between
+_TYPES = {  # torch's names of types and those of safetensors
+    **{"float64": "F64", "int64": "I64", "float32": "F32", "int32": "I32", "float16": "F16", "bfloat16": "BF16"},
+    **{"int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
+}
 
 
 def damaged(path: Path, what: str, mend: str = "put back a copy of it") -> UserError:
@@ -22,11 +30,17 @@ def damaged(path: Path, what: str, mend: str = "put back a copy of it") -> UserE
     return UserError(f"{path} {what}; {mend}")
 
 
-def seal(folder: Path, names: Iterable[str] = ()) -> None:
-    """Flush the files ``names`` of ``folder`` (by default all files) to disk, then write their checksums."""
+def seal(folder: Path, names: Iterable[str] = (), known: Mapping[str, Any] | None = None) -> None:
+    """Flush the files ``names`` of ``folder`` (by default all files) to disk, then write their checksums.
+
+    ``known`` are checksums of files that are on disk: they are not read.
+    """
     files = [folder / name for name in names] or [path for path in folder.rglob("*") if path.is_file()]
-    checksums = {str(path.relative_to(folder)): checksum(path, flush=True) for path in sorted(files)}
-    write_json(folder / SEAL, sealed({"files": checksums}))
+    checksums = dict(known or {})
+    for path in files:
+        if (name := str(path.relative_to(folder))) not in checksums:
+            checksums[name] = checksum(path, flush=True)
+    write_json(folder / SEAL, sealed({"files": dict(sorted(checksums.items()))}))
 
 
 def check(folder: Path, *parts: str) -> None:
@@ -75,6 +89,64 @@ def checksum(path: Path, flush: bool = False) -> dict[str, int]:
         if flush:
             os.fsync(file)
     return {"bytes": length, "crc32": value}
+
+
+class ChecksumFile:
+    """A new file that computes its checksum while it is written.
+
+    ``close`` raises the first error of a write: torch, which calls ``write``, would replace it by one of its own.
+    """
+
+    def __init__(self, path: Path):
+        self._file = path.open("wb")
+        self._error: OSError | None = None
+        self._length = self._crc32 = 0
+
+    def write(self, content: Any) -> int:
+        block = memoryview(content).cast("B")
+        for start in range(0, len(block), _WRITTEN):
+            part = block[start : start + _WRITTEN]
+            self._length, self._crc32 = self._length + len(part), zlib.crc32(part, self._crc32)
+            self._try(self._file.write, part)
+        return len(block)
+
+    def flush(self) -> None:
+        self._try(self._file.flush)
+
+    def close(self) -> dict[str, int]:
+        """Wait until the file is on disk, and return its checksum as :func:`checksum` does. Raises OSError."""
+        self.flush()
+        self._try(os.fsync, self._file)
+        self._try(self._file.close)
+        if self._error:
+            raise self._error
+        return {"bytes": self._length, "crc32": self._crc32}
+
+    def _try(self, action: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            if self._error is None:
+                action(*arguments)
+        except OSError as error:
+            self._error = error
+
+
+def write_tensors(tensors: Mapping[str, "Tensor"], path: Path) -> dict[str, int]:
+    """Write a safetensors file, whose tensors are in order of the sizes of their types, and return its checksum."""
+    import torch
+
+    header, end = dict[str, Any](), 0
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.numel() * tensor.itemsize
+        kind = _TYPES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": kind, "shape": [*tensor.shape], "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    file = ChecksumFile(path)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for _, tensor in ordered:
+        file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return file.close()
 
 
 def check_file(path: Path, expected: Mapping[str, Any]) -> None:

@@ -73,6 +73,21 @@ def full_precision_copies(optimizer: Any) -> "dict[int, Tensor]":
     return {id(p): copy for group, copies in groups for p, copy in zip(group, copies, strict=True)}
 
 
+def zero_fragment(parameter: Any) -> "tuple[int, Tensor] | None":
+    """Return where this rank's part of a ``parameter`` under ZeRO begins in it, and its fp32 copy; None without a part.
+
+    Under ZeRO-3 the last part may have padding behind it, and frozen parameters have their own precision.
+    """
+    from deepspeed.utils import safe_get_local_fp32_param
+    from torch import distributed
+
+    if hasattr(parameter, "ds_id"):
+        part = safe_get_local_fp32_param(parameter) if parameter.requires_grad else parameter.ds_tensor
+        return distributed.get_rank() * part.numel(), part
+    mapping = parameter._hp_mapping
+    return (mapping.lp_fragment_address.start, mapping.get_hp_fragment()) if mapping is not None else None
+
+
 def hide_worker_logs() -> None:
     """Stop Ray from printing deaths of workers to stdout, which is for results."""
     import ray

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import logging
 import os
+import re
 import resource
 import sys
 import threading
@@ -13,6 +14,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from raysum.runtime.compat import hide_worker_logs
 
@@ -81,6 +84,17 @@ def cpu_limit(groups: Path) -> int | None:
         return -(-int(most) // int(period)) if int(most) > 0 else None
     except (OSError, ValueError):  # no group, or `max`
         return None
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that new processes can use, by the machine and by its control group (version 2)."""
+    found, group = psutil.virtual_memory().available, Path("/sys/fs/cgroup")
+    try:
+        limit, used = int((group / "memory.max").read_text()), int((group / "memory.current").read_text())
+        cached = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+        return min(found, limit - used + int(cached[1] if cached else 0))
+    except (OSError, ValueError):  # no group, or no limit
+        return found
 
 
 def configure_process(threads: int | None, neighbours: int) -> None:

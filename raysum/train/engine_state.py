@@ -1,8 +1,4 @@
-"""Save and load the state of the engine: each rank writes its shards, rank 0 publishes the checkpoint.
-
-All ranks write into ``checkpoints/.partial-STEP-ATTEMPT/`` in the run folder. Hosts without the folder of rank 0 send
-it their shards. Rank 0 renames the folder to ``step-STEP`` when it is complete.
-"""
+"""Find and load the checkpoint from which the ranks resume, also on hosts without the folder of rank 0."""
 
 import os
 import re
@@ -13,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 
 from raysum.errors import UserError
-from raysum.models.adapters import merge_adapters
-from raysum.runs.folder import Checkpoint, Run, fill_checkpoint
-from raysum.runtime.compat import full_precision_copies
+from raysum.runs.folder import Checkpoint, Run
 from raysum.runtime.remote import url_of
 from raysum.runtime.run_sync import sync_down
-from raysum.train.checkpoints import CONVERTED, ENGINE, PARTIAL, TOKEN, convert, needs_conversion
+from raysum.train.checkpoints import CONVERTED, ENGINE, TOKEN, convert, needs_conversion
 from raysum.train.group import from_all_ranks, from_rank_0
 
 
@@ -61,52 +55,29 @@ def newest(run: Run, remote: frozenset[int]) -> Checkpoint | None:
             checkpoint.check(ENGINE)
         if needs_conversion(checkpoint, distributed.get_world_size()):
             convert(checkpoint)
-        files = _contents(checkpoint.path, (ENGINE, CONVERTED, "state.json")) if remote else {}
+        files = contents(checkpoint.path, (ENGINE, CONVERTED, "state.json")) if remote else {}
         step = checkpoint.step
     step, files = from_rank_0((step, files))
-    if files and _writes_for_host(remote):
+    if files and writes_for_host(remote):
         shutil.rmtree(run.checkpoint_folder, ignore_errors=True)
-        _write_contents(run.checkpoint_path(step), files)
+        write_contents(run.checkpoint_path(step), files)
     distributed.barrier()
     return Checkpoint(run.checkpoint_path(step)) if step else None
 
 
-def save(engine: Any, run: Run, state: dict[str, Any], remote: frozenset[int] = frozenset()) -> None:
-    """Publish the checkpoint of ``state["step"]``. Every rank calls it, and returns when all can see it.
-
-    The hosts of ``remote`` ranks send their shards to rank 0, which writes the checksums last.
-    """
-    final, is_first = run.checkpoint_path(state["step"]), distributed.get_rank() == 0
-    partial = run.checkpoint_folder / f"{PARTIAL}{final.name}-{from_rank_0(secrets.token_hex(4))}"
-    engine.save_checkpoint(str(partial), tag=ENGINE, save_latest=False)
-    weights = full_weights(engine)
-    distributed.barrier()
-    if remote:
-        gathered: list[Any] | None = [None] * distributed.get_world_size() if is_first else None
-        distributed.gather_object(_contents(partial, (ENGINE,)) if _writes_for_host(remote) else {}, gathered, dst=0)
-        for files in gathered or ():
-            _write_contents(partial, files)
-        if _writes_for_host(remote):
-            shutil.rmtree(partial, ignore_errors=True)
-    if is_first:
-        fill_checkpoint(partial, weights, state)
-        shutil.rmtree(final, ignore_errors=True)  # an earlier attempt that lost its engine state
-        os.replace(partial, final)
-    distributed.barrier()
-
-
-def _writes_for_host(remote: frozenset[int]) -> bool:
+def writes_for_host(remote: frozenset[int]) -> bool:
     """Return whether this rank is remote, and reads and writes files for all ranks of its host."""
     return distributed.get_rank() in remote and os.environ["LOCAL_RANK"] == "0"
 
 
-def _contents(folder: Path, parts: tuple[str, ...]) -> dict[str, bytes]:
+def contents(folder: Path, parts: tuple[str, ...]) -> dict[str, bytes]:
     """Return the contents of the files of ``parts`` of ``folder`` by relative path."""
     files = (path for part in parts for path in (folder / part, *(folder / part).rglob("*")))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
 
 
-def _write_contents(folder: Path, files: dict[str, bytes]) -> None:
+def write_contents(folder: Path, files: dict[str, bytes]) -> None:
+    """Write ``files``, as :func:`contents` returns them, into ``folder``."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -136,22 +107,3 @@ def _load_frozen(engine: Any, folder: Path) -> None:
             else:
                 whole = states[0]["module"][name].flatten()
             parameter.copy_(whole[: parameter.numel()].view_as(parameter))
-
-
-def full_weights(engine: Any) -> dict[str, Tensor]:
-    """Return all parameters in fp32 on the CPU, tied ones once; empty on ranks above 0. Every rank calls it.
-
-    Adapters are merged into the matrices that they adapt.
-    """
-    from deepspeed.runtime.zero import GatheredParameters
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    copies, weights = full_precision_copies(engine.optimizer), dict[str, Tensor]()
-    for name, parameter in engine.module.model.named_parameters():
-        shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 the parameter itself is empty
-        with GatheredParameters([parameter], enabled=not parameter.requires_grad):  # ZeRO has no copy of frozen ones
-            full = safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
-            full = copies.get(id(parameter), parameter) if full is None else full
-            if distributed.get_rank() == 0:
-                weights[name] = full.detach().float().cpu().view(shape).clone()
-    return merge_adapters(engine.module.model, weights) if weights else weights

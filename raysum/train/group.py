@@ -17,7 +17,8 @@ from raysum.runtime.processes import environment
 @contextmanager
 def lone_group() -> Iterator[None]:
     """Create a process group of this process alone for the duration of the block."""
-    names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "0"}
+    names |= {"MASTER_ADDR": "127.0.0.1"}
     with environment(names):
         distributed.init_process_group(_backend(), store=distributed.HashStore(), rank=0, world_size=1)
         try:
@@ -77,8 +78,8 @@ def from_rank_0(value: Any) -> Any:
     return values[0]
 
 
-def from_all_ranks(value: Any) -> list[Any]:
-    """Return the ``value`` of each rank on every rank."""
+def from_all_ranks(value: Any, group: Any = None) -> list[Any]:
+    """Return the ``value`` of each rank on every rank. The ``group``, if it is not the default one, has all ranks."""
     values: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(values, value)
+    distributed.all_gather_object(values, value, group=group)
     return values

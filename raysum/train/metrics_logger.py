@@ -173,7 +173,7 @@ class Reporter:
             self._board = EventsWriter(str(self.run.tensorboard / "events"), suffix)
             restart = SessionLog(status=SessionLog.START)  # TensorBoard drops its points from this step on
             self._board.write_event(Event(wall_time=time.time(), step=step + 1, session_log=restart))
-        self.add_event("start", step=step, hosts=hosts)
+        self.add_event("start", step, hosts=hosts)
 
     def write(self, line: dict[str, Any]) -> None:
         self.latest |= line
@@ -187,11 +187,11 @@ class Reporter:
                 self._board.write_event(Event(wall_time=time.time(), step=line["step"], summary=point))
             self._board.flush()
 
-    def add_event(self, event: str, **values: Any) -> None:
+    def add_event(self, event: str, step: int, **values: Any) -> None:
         """Append an event to events.jsonl (first worker only)."""
         self._watch({f"{event}_time": time.time()})
         if self._is_first:
-            self.run.add_event(event, **values)
+            self.run.add_event(event, step=step, **values)
 
     def close(self) -> None:
         if self._board is not None:

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from raysum.runs.folder import Checkpoint
 from raysum.runtime.run_sync import push_so_far
 from raysum.stream.loader import MicroBatch, batches
 from raysum.stream.stream import plan_of
+from raysum.train.checkpoint_writer import CheckpointWriter
 from raysum.train.checkpoints import prune
 from raysum.train.engine import HookOrder, build_engine, gradient_norm
-from raysum.train.engine_state import load, newest, remote_ranks, save
+from raysum.train.engine_state import load, newest, remote_ranks
 from raysum.train.group import from_all_ranks, from_rank_0
 from raysum.train.job_spec import JobSpec, out_of_patience
 from raysum.train.metrics_logger import Meter, Reporter
@@ -42,36 +44,40 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
     if state["step"] and job_spec.validates_after(state["step"]) and state["step"] not in scores:
         with meter.paused():
             scores[state["step"]] = run_validation(engine, job_spec, state["step"], reporter)
-    for done in range(state["step"] + 1, settings.steps + 1):
-        if out_of_patience(settings.patience, scores, done - 1):
-            break
-        used = step(engine, job_spec, done - 1, coming, meter)
-        order.check()
-        request = requests.after(done)
-        last = done == settings.steps or meter.is_over(settings.minutes)
-        validates = job_spec.validates_after(done) or (last and job_spec.valid is not None)
-        saves = last or done % settings.save_every == 0 or validates or request in (LEAVE, STOP)
-        if last or done % settings.log_every == 0:
-            reporter.write(meter.line(done, used))
-            if slow := meter.pace.slow_host(hosts):
-                reporter.add_event("slow", step=done, hosts=[slow[0]], message=slow[1])
-            saves = saves or meter.is_save_due(settings.save_minutes)
-        if saves:
-            with meter.paused():
-                save(engine, run, state | meter.state() | {"step": done}, remote)
-                meter.saved()
-                reporter.add_event("checkpoint", step=done)
-                if validates:
-                    scores[done] = run_validation(engine, job_spec, done, reporter)
-                reporter.report(reporter.latest)
-                if distributed.get_rank() == 0:
-                    prune(run, settings.keep)
-                    push_so_far(run.path)
-        if last:
-            break
-        if saves and request in (GROW, LEAVE, STOP):
-            return request
-    return ""
+    end = ""
+    with closing(CheckpointWriter(run, remote)) as writer:
+        for done in range(state["step"] + 1, settings.steps + 1):
+            if out_of_patience(settings.patience, scores, done - 1):
+                break
+            used = step(engine, job_spec, done - 1, coming, meter)
+            order.check()
+            request = requests.after(done)
+            last = done == settings.steps or meter.is_over(settings.minutes)
+            validates = job_spec.validates_after(done) or (last and job_spec.valid is not None)
+            saves = last or done % settings.save_every == 0 or validates or request in (LEAVE, STOP)
+            if last or done % settings.log_every == 0:
+                reporter.write(meter.line(done, used))
+                if slow := meter.pace.slow_host(hosts):
+                    reporter.add_event("slow", done, hosts=[slow[0]], message=slow[1])
+                saves = saves or meter.is_save_due(settings.save_minutes)
+            if saves:
+                with meter.paused():
+                    writer.save(engine, state | meter.state() | {"step": done})
+                    writer.then(reporter.add_event, "checkpoint", done)
+                    meter.saved()
+                    if validates:
+                        if job_spec.metric:  # it loads the checkpoint
+                            writer.wait()
+                        scores[done] = run_validation(engine, job_spec, done, reporter)
+                    writer.then(reporter.report, dict(reporter.latest))
+                    if distributed.get_rank() == 0:
+                        writer.then(prune, run, settings.keep)
+                        writer.then(push_so_far, run.path)
+            if last or (saves and request in (GROW, LEAVE, STOP)):
+                end = "" if last else request
+                break
+        writer.wait()
+    return end
 
 
 def restore_state(engine: Any, job_spec: JobSpec, checkpoint: Checkpoint | None) -> dict[str, Any]:

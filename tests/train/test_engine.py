@@ -16,11 +16,11 @@ from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.stream.loader import batches
 from raysum.train.engine import build_engine
-from raysum.train.engine_state import full_weights
 from raysum.train.group import lone_group
 from raysum.train.job_spec import JobSpec, job_spec_of
 from raysum.train.metrics_logger import Meter
 from raysum.train.optim import check_engine_config
+from raysum.train.snapshot import gather_weights, weight_fragments, weight_shapes
 from raysum.train.worker import step
 
 STAGES = [0, 2, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 3))]
@@ -93,7 +93,8 @@ def moved(brief: JobSpec, low: bool = False) -> tuple[torch.Tensor, list[float]]
     for number in range(STEPS):
         rate = step(engine, brief, number, coming, meter)
         norms.append(meter.line(number + 1, rate)["grad_norm"])
-    weights = full_weights(engine)
+    group = distributed.new_group(backend="gloo")
+    weights = gather_weights(weight_fragments(engine), weight_shapes(engine), group)
     distributed.barrier()
     return flat(weights.values()) - before if weights else before, norms
 

@@ -278,10 +278,10 @@ def test_the_metrics_of_a_killed_and_resumed_training_are_those_of_an_uninterrup
     parts = config(data, tmp_path / "parts", **settings)
     for name, number, resumes_from in (
         ("worker.Reporter.write", 2, 4),  # the line of step 6 is written, no checkpoint after that of 4
-        ("worker.save", 2, 8),  # of step 8, two steps after a line
+        ("worker.CheckpointWriter.save", 2, 8),  # of step 8, two steps after a line
         ("worker.step", 4, 8),  # in the middle
-        ("worker.save", -1, 8),  # before that of step 12, whose line is written
-        ("worker.save", 2, 14),  # before the validation of step 14
+        ("worker.CheckpointWriter.save", -1, 8),  # before that of step 12, whose line is written
+        ("worker.CheckpointWriter.save", 2, 14),  # before the validation of step 14
         ("worker.run_validation", 2, 20),  # the one of step 20, after that of 14 was made up for
     ):
         with monkeypatch.context() as patch, pytest.raises(Killed):
