@@ -1,6 +1,7 @@
 """The benchmarks by name."""
 
 from raysum.bench.base import Bench, BenchResult
+from raysum.bench.checkpoint import CheckpointBench
 from raysum.bench.decode import DecodeBench
 from raysum.bench.efficiency import EfficiencyBench
 from raysum.bench.prepare import PrepareBench
@@ -12,7 +13,16 @@ from raysum.config.loading import section_of
 from raysum.config.problems import did_you_mean
 from raysum.errors import UserError
 
-_KINDS = (DecodeBench, EfficiencyBench, PrepareBench, RougeBench, StartBench, StreamBench, TrainBench)
+_KINDS = (
+    CheckpointBench,
+    DecodeBench,
+    EfficiencyBench,
+    PrepareBench,
+    RougeBench,
+    StartBench,
+    StreamBench,
+    TrainBench,
+)
 BENCHES: dict[str, type[Bench]] = {kind.NAME: kind for kind in _KINDS}
 
 

@@ -131,7 +131,7 @@ class ChecksumFile:
 
 
 def write_tensors(tensors: Mapping[str, "Tensor"], path: Path) -> dict[str, int]:
-    """Write a safetensors file, whose tensors are in order of the sizes of their types, and return its checksum."""
+    """Write a safetensors file, and return its checksum. Tensors with larger elements come first."""
     import torch
 
     header, end = dict[str, Any](), 0

@@ -90,10 +90,8 @@ class CheckpointWriter:
         written = self._agreed(lambda: {str(path.relative_to(partial)): _save(states[path], path) for path in states})
         if self._remote:
             self._collect(partial)
-        weights, checksums = (
-            gather_weights(fragments, shapes, self._group),
-            {name: own[name] for own in written for name in own},
-        )
+        weights = gather_weights(fragments, shapes, self._group)
+        checksums = {name: own[name] for own in written for name in own}
 
         def publish() -> None:
             if distributed.get_rank() == 0:

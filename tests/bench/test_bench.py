@@ -118,6 +118,16 @@ def test_prepare_has_a_row_for_each_number_of_paragraphs_and_tells_what_wikisum_
 
 
 @pytest.mark.long
+@pytest.mark.slow
+def test_checkpoints_are_measured_while_two_workers_train():
+    (row,) = bench("checkpoint", ["parameters=[25]", "stages=[3]", "saves=2"]).rows
+    assert row["parameters"] == pytest.approx(25e6, rel=0.05) and row["stage"] == 3
+    assert row["size_mb"] == pytest.approx(16 * row["parameters"] / (1 << 20), rel=0.05)
+    assert 0 < row["stop_s"] < row["write_s"] and row["stop_share"] == pytest.approx(row["stop_s"] / row["write_s"])
+    assert row["peak_rss_mb"] > row["training_rss_mb"] > 100
+
+
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_hierarchical_models_train_larger_batches_and_validate_faster():
     result = EfficiencyBench().run()
