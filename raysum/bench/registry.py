@@ -6,6 +6,7 @@ from raysum.bench.decode import DecodeBench
 from raysum.bench.efficiency import EfficiencyBench
 from raysum.bench.prepare import PrepareBench
 from raysum.bench.rouge import RougeBench
+from raysum.bench.serve import ServeBench
 from raysum.bench.start import StartBench
 from raysum.bench.stream import StreamBench
 from raysum.bench.train import TrainBench
@@ -19,6 +20,7 @@ _KINDS = (
     EfficiencyBench,
     PrepareBench,
     RougeBench,
+    ServeBench,
     StartBench,
     StreamBench,
     TrainBench,

@@ -39,7 +39,7 @@ class StartBench(Bench):
     repeats: int = Field(3, gt=0)
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
-        _prepare(scratch, aligned="tune" in self.commands)
+        prepare_run(scratch, trained="tune" in self.commands, aligned="tune" in self.commands)
         counts = {"train": self.workers, "tune": self.workers[:1]}
         variants = ((command, workers) for command in self.commands for workers in counts[command])
         return [(scratch, *variant, dashboard) for variant, dashboard in product(variants, self.dashboard)]
@@ -57,18 +57,22 @@ class StartBench(Bench):
         return row | {name: median(start[name] for start in starts) for name in starts[0]}
 
 
-def _prepare(folder: Path, aligned: bool) -> None:
-    """Write a dataset of the factbook, and a run of few steps, with an attention predictor if ``aligned``."""
+def prepare_run(folder: Path, trained: bool = True, aligned: bool = False) -> Path:
+    """Write a dataset of the factbook into ``folder`` and return the path of its run.
+
+    If ``trained``, the run has two steps, and if ``aligned`` also an attention predictor.
+    """
     clusters, data, run = str(corpus.write(folder / "corpus", **_CLUSTERS)), str(folder / "data"), folder / "run"
     few = [f"data={data}", "train.workers=0", "train.steps=2", "train.batch_tokens=2000"]
     sizes = ["--vocab-size=2000", "--max-paragraphs=10", "--paragraph-tokens=40"]
     commands = [["prepare", clusters, f"--out={data}", *sizes]]
-    if aligned:
-        commands += [["train", "quickstart", f"out={run}", *few], ["train", "alignment", f"run={run}", *few]]
+    commands += [["train", "quickstart", f"out={run}", *few]] * trained
+    commands += [["train", "alignment", f"run={run}", *few]] * aligned
     for command in commands:
         done = subprocess.run(_raysum(*command), capture_output=True, text=True)
         if done.returncode:
             raise UserError(f"raysum {' '.join(command)} failed: {done.stderr[-2000:]}")
+    return run
 
 
 def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[str, float]:

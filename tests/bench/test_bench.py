@@ -94,6 +94,17 @@ def test_scoring_is_measured_beside_the_library_and_gives_the_same():
 
 @pytest.mark.long
 @pytest.mark.slow
+def test_the_service_is_measured_with_and_without_long_requests():
+    settings = ["clients=[2]", "long=[0,1]", "requests=8", "length=5"]
+    rows = bench("serve", settings).rows
+    assert [(row["clients"], row["long"]) for row in rows] == [(2, 0), (2, 1)]
+    for row in rows:
+        assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
+        assert row["overhead"] == pytest.approx(1 - row["requests_per_s"] / row["bare_per_s"])
+
+
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_stream_is_measured_as_it_is_trained_on(tmp_path):
     data = write_dataset(tmp_path / "data", {"train": 300})
     sizes = [f"data={data}", "seconds=0.2", "steps=2", "threads=1", "presets=[pht]"]
