@@ -314,3 +314,20 @@ def test_a_running_server_needs_a_key_and_learns_of_changes(
     revoke_key(file, "web")
     with pytest.raises(UserError, match="answers 401"):
         Client(address, key=key).summarize("Florence", TEXTS)
+
+
+def test_the_commands_add_list_and_revoke(file: str):
+    def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "raysum", "keys", *arguments, "--file", file]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    added = raysum("add", "web", "--requests-per-minute", "60")
+    key = added.stdout.strip()
+    found = KeyFile.read(Path(file)).find(key.encode())
+    assert found is not None and (found.name, found.requests_per_minute) == ("web", 60)
+    assert key not in added.stderr and "only time" in added.stderr
+    assert raysum("revoke", "web").returncode == 0
+    (line,) = raysum("list", "--json").stdout.splitlines()
+    assert json.loads(line)["revoked"] and "sha256" not in line and key not in line
+    wrong = raysum("add", "bot", "--tokens-per-minute", "0")
+    assert (wrong.returncode, wrong.stdout) == (2, "") and "tokens_per_minute" in wrong.stderr
