@@ -119,7 +119,9 @@ class SummaryAnswer(Summary):
 class Health(BaseModel):
     status: str
     run: str | None = Field(None, description="name of the served run")
-    step: int | None = Field(None, description="training step of its checkpoint")
+    step: int | None = Field(
+        None, description="training step of its checkpoint when the server started; GET /v1/model has the current one"
+    )
     system: str | None = Field(None, description="the served system, if it is not trained")
 
     def __str__(self) -> str:
