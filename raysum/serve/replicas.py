@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from typing import Any, NamedTuple
 
@@ -53,8 +54,8 @@ class Model:
         bind_to_node()
         self._limits, self._id = served.config, secrets.token_hex(8)
         self._follower = Follower(served, self._load, retire=lambda model: model.scheduler.close())
-        # Each lane prepares one request at a time, so that large ones leave threads and memory to others.
-        self._preparing: dict[Lane, asyncio.Lock] = {lane: asyncio.Lock() for lane in LANES}
+        # A lane prepares one request at a time, so that large ones do not delay others. Few threads keep little memory.
+        self._preparing = {lane: ThreadPoolExecutor(1) for lane in LANES}
 
     @staticmethod
     def _load(config: ServeConfig) -> "_Loaded":
@@ -97,8 +98,8 @@ class Model:
                 return
             with scheduler.entered(lane):
                 yield queued(scheduler.position(lane))
-                async with self._preparing[lane]:
-                    row = await asyncio.to_thread(summarizer.prepare, cluster)
+                loop = asyncio.get_running_loop()
+                row = await loop.run_in_executor(self._preparing[lane], summarizer.prepare, cluster)
                 read = reading(row, chosen.reading(summarizer.source))
                 if costly and (too_much := self._too_costly(chosen, read["data"]["tokens"])):
                     yield failed(too_much, 422)
