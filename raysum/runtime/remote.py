@@ -234,8 +234,8 @@ def fetch(path: Path, expected: Mapping[str, Any] | None = None, replace: bool =
     return path
 
 
-def upload(folder: Path, names: Sequence[str]) -> None:
-    """Upload files of the mirror ``folder``. Raises UserError if the store refuses them."""
+def upload(folder: Path, names: Sequence[str], source: Path | None = None) -> None:
+    """Upload files of the mirror ``folder``, by default from there. Raises UserError if the store refuses them."""
     url = url_of(folder)
     assert url, f"{folder} mirrors no URL"
     files, root = store(url)
@@ -243,7 +243,7 @@ def upload(folder: Path, names: Sequence[str]) -> None:
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
             with store_errors(url):
-                files.put([str(folder / name) for name in part], [f"{root}/{name}" for name in part])
+                files.put([str((source or folder) / name) for name in part], [f"{root}/{name}" for name in part])
     except FileNotFoundError as error:
         raise UserError(f"cannot write {url} ({public_message(error)}); make the bucket first") from None
 

@@ -7,7 +7,7 @@ there, so they are uploaded last and deleted first.
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,14 @@ def added_to(folder: Path) -> Iterator[None]:
         push(folder)
 
 
-def push_so_far(folder: Path) -> None:
-    """Upload a run during its training. A failed upload is retried with the next one, and training continues."""
+def push_so_far(folder: Path, uploaded: Collection[str] = ()) -> None:
+    """Upload a run during its training, except the files ``uploaded`` already, such as the shards of other workers.
+
+    A failed upload is retried with the next one, and training continues.
+    """
     missed = _missed.pop(folder, 0)
     try:
-        push(folder, pruned=True)
+        push(folder, pruned=True, uploaded=uploaded)
     except UserError as error:
         _missed[folder] = missed + 1
         if not missed:
@@ -82,11 +85,25 @@ def push_so_far(folder: Path) -> None:
         say(f"Uploaded after {missed} failed attempts")
 
 
-def push(folder: Path, pruned: bool = False) -> None:
-    """Upload the files of the mirror ``folder`` that changed since the last synchronisation.
+def unsealed(checkpoint: Path) -> bool:
+    """Prepare the place of a new ``checkpoint`` on its store, where workers will upload their files before its seal.
 
-    With ``pruned`` also delete checkpoints on the store that were deleted here. Raises UserError if the store refuses
-    the upload, or if another process has taken the lock.
+    Return whether the store accepts it from this process.
+    """
+    try:
+        if url := url_of(checkpoint):
+            check_lease(checkpoint.parents[1])
+            remove(url, [SEAL])
+        return url is not None
+    except UserError:
+        return False
+
+
+def push(folder: Path, pruned: bool = False, uploaded: Collection[str] = ()) -> None:
+    """Upload the files of the mirror ``folder`` that changed since the last synchronisation, except those ``uploaded``.
+
+    With ``pruned`` also delete checkpoints on the store that were deleted here, or have no seal. Raises UserError if
+    the store refuses the upload, or if another process has taken the lock.
     """
     if (url := url_of(folder)) is None:
         return
@@ -101,12 +118,16 @@ def push(folder: Path, pruned: bool = False) -> None:
         gone = {name for name in there if pruned and _step(name) and not (folder / name).parent.is_dir()}
         remove(url, sorted((gone | seals) & there.keys(), key=lambda name: Path(name).name != SEAL))
         first = changed & {*_MARKS}
-        for part in (first, changed - first - seals, seals):
+        for part in (first, changed - first - seals - {*uploaded}, seals):
             upload(folder, sorted(part))
         if changed or gone:
             now = listed(url)
+            whole = {_step(name) for name in now if Path(name).name == SEAL} | {""}
+            if pruned:  # also uploads of workers that were killed before the seal
+                remove(url, [name for name in now if _step(name) not in whole])
             there = {name: state for name, state in there.items() if name not in gone}
-            there |= {name: now[name][1] for name in changed if name in now}
+            new = changed | {name for name in now if _step(name) and _step(name) in map(_step, seals)}
+            there |= {name: now[name][1] for name in new if name in now}
             _write_record(folder, there, here | {name: found[name] for name in changed})
 
 

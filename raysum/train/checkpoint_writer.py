@@ -1,7 +1,8 @@
 """Write checkpoints in a background thread while training continues.
 
-All ranks write into ``checkpoints/.partial-STEP-ATTEMPT/`` in the run folder. Hosts without the folder of rank 0 send
-it their shards. Rank 0 writes the checksums last, and renames the folder to ``step-STEP``.
+All ranks write into ``checkpoints/.partial-STEP-ATTEMPT/`` in the run folder. If it is on a store, each rank uploads
+its shards. Hosts without the folder of rank 0 send it the shards that were not uploaded. Rank 0 writes the checksums,
+renames the folder to ``step-STEP``, and uploads the other files, the checksums last.
 """
 
 import os
@@ -15,9 +16,12 @@ from typing import Any
 import torch
 from torch import distributed
 
+from raysum.errors import UserError
 from raysum.models.adapters import merge_adapters
 from raysum.runs.folder import Run, fill_checkpoint
 from raysum.runtime.checksums import ChecksumFile
+from raysum.runtime.remote import upload, url_of
+from raysum.runtime.run_sync import push_so_far, unsealed
 from raysum.train.checkpoints import ENGINE, PARTIAL
 from raysum.train.engine_state import contents, write_contents, writes_for_host
 from raysum.train.group import from_all_ranks, from_rank_0
@@ -35,6 +39,7 @@ class CheckpointWriter:
         self._group = distributed.new_group(backend="gloo")
         self._thread, self._error = ThreadPoolExecutor(1, "checkpoints"), list[BaseException]()
         self._writing: Future[None] | None = None
+        self._uploaded = set[str]()  # files of the last checkpoint that the ranks have uploaded, in the run folder
         self._snapshot = Snapshot()
 
     def save(self, engine: Any, state: dict[str, Any]) -> None:
@@ -56,6 +61,10 @@ class CheckpointWriter:
     def then(self, work: Callable[..., Any], *arguments: Any) -> Future[None]:
         """Run ``work`` in the thread after the work before it, unless that fails."""
         return self._thread.submit(self._try, work, *arguments)
+
+    def push(self) -> None:
+        """Upload the run, if it is on a store: the seal of a checkpoint after all its files."""
+        push_so_far(self._run.path, self._uploaded)
 
     def wait(self) -> None:
         """Wait for the end of all work, and raise its first error."""
@@ -88,8 +97,10 @@ class CheckpointWriter:
         """Write a checkpoint into the first of the ``folders``, which then gets the name of the second."""
         partial, final = folders
         written = self._agreed(lambda: {str(path.relative_to(partial)): _save(states[path], path) for path in states})
+        uploaded = self._upload(partial, final, [str(path.relative_to(partial)) for path in states])
+        self._uploaded = {str((final / name).relative_to(self._run.path)) for name in uploaded}
         if self._remote:
-            self._collect(partial)
+            self._collect(partial, [name for own in written for name in own if name not in uploaded])
         weights = gather_weights(fragments, shapes, self._group)
         checksums = {name: own[name] for own in written for name in own}
 
@@ -101,11 +112,29 @@ class CheckpointWriter:
 
         self._agreed(publish)
 
-    def _collect(self, partial: Path) -> None:
-        """Send the files of remote hosts to rank 0, which writes them."""
+    def _upload(self, partial: Path, final: Path, names: list[str]) -> set[str]:
+        """Upload the files ``names`` of this rank, if the run is on a store; return those that all ranks uploaded.
+
+        A failure is no error: rank 0 uploads the rest, and retries.
+        """
+        is_first = distributed.get_rank() == 0
+        if url_of(self._run.path) is None or not self._agreed(lambda: is_first and unsealed(final))[0]:
+            return set()
+
+        def upload_own() -> list[str]:
+            try:
+                upload(final, names, source=partial)
+            except UserError:
+                return []
+            return names
+
+        return {name for own in self._agreed(upload_own) for name in own}
+
+    def _collect(self, partial: Path, names: list[str]) -> None:
+        """Send the files ``names`` of remote hosts to rank 0, which writes them."""
         sends, is_first = writes_for_host(self._remote), distributed.get_rank() == 0
         gathered: list[Any] | None = [None] * distributed.get_world_size() if is_first else None
-        distributed.gather_object(contents(partial, (ENGINE,)) if sends else {}, gathered, dst=0, group=self._group)
+        distributed.gather_object(contents(partial, names) if sends else {}, gathered, dst=0, group=self._group)
         for files in gathered or ():
             write_contents(partial, files)
         if sends:

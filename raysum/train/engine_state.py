@@ -5,6 +5,7 @@ import re
 import secrets
 import shutil
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ def writes_for_host(remote: frozenset[int]) -> bool:
     return distributed.get_rank() in remote and os.environ["LOCAL_RANK"] == "0"
 
 
-def contents(folder: Path, parts: tuple[str, ...]) -> dict[str, bytes]:
-    """Return the contents of the files of ``parts`` of ``folder`` by relative path."""
+def contents(folder: Path, parts: Iterable[str]) -> dict[str, bytes]:
+    """Return the contents of the files of ``parts`` (files or folders) of ``folder`` by relative path."""
     files = (path for part in parts for path in (folder / part, *(folder / part).rglob("*")))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
 

@@ -11,7 +11,6 @@ from torch import distributed
 
 from raysum.models.batch import move
 from raysum.runs.folder import Checkpoint
-from raysum.runtime.run_sync import push_so_far
 from raysum.stream.loader import MicroBatch, batches
 from raysum.stream.stream import plan_of
 from raysum.train.checkpoint_writer import CheckpointWriter
@@ -72,7 +71,7 @@ def work(job_spec: JobSpec, read: Callable[[int], Iterator[MicroBatch]], reporte
                     writer.then(reporter.report, dict(reporter.latest))
                     if distributed.get_rank() == 0:
                         writer.then(prune, run, settings.keep)
-                        writer.then(push_so_far, run.path)
+                        writer.then(writer.push)
             if last or (saves and request in (GROW, LEAVE, STOP)):
                 end = "" if last else request
                 break

@@ -426,6 +426,21 @@ def test_a_training_outlives_a_store_that_is_away_for_a_while(store, dataset, fa
     assert "other/checkpoints/step-00000004/checksums.json" in keys(store)
 
 
+def test_shards_of_a_checkpoint_are_uploaded_once_and_those_without_a_seal_removed(store, dataset, failing):
+    url, seen = f"s3://{BUCKET}/run", list[str]()
+    failing.uploads = lambda there: bool(seen.append(there))
+    orphan = f"{BUCKET}/run/checkpoints/step-00000099/engine/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    train(dataset, url, 2)
+    store.pipe_file(orphan, b"of a worker that was killed")
+    train(dataset, url, 4)
+    shards = [there for there in seen if "/engine/" in there]
+    assert shards and len(shards) == len({*shards}) and not store.exists(orphan)
+    for there in shards:
+        step = there.partition("/engine/")[0]
+        own = [place for place in seen if place.startswith(step)]
+        assert own[0] in shards and own[-1] == f"{step}/checksums.json", "in the background; the seal is the last"
+
+
 @pytest.fixture
 def patience(monkeypatch):
     monkeypatch.setattr(remote_lock, "_RENEWED", 0.1)

@@ -110,6 +110,10 @@ def test_workers_read_and_write_a_store(store, prepared, tmp_path):
     raysum("train", config, f"data={tmp_path / 'data'}", f"out={tmp_path / 'here'}", *few)
     raysum("train", config, f"data={prepared}", f"out={url}", *few, *two)
     shutil.rmtree(tmp_path / "cache")
+    checkpoint = f"{BUCKET}/runs/two/checkpoints/step-00000003"
+    times = {name: store.info(name)["LastModified"] for name in store.find(checkpoint)}
+    assert len([name for name in times if name.endswith("optim_states.pt")]) == 2
+    assert times[f"{checkpoint}/checksums.json"] == max(times.values()), "the seal is uploaded last"
     here = load_file(Run(tmp_path / "here").checkpoint("3").weights)
     there = load_file(Run.open(url).checkpoint("3").weights)
     for name, value in here.items():

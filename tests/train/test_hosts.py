@@ -176,6 +176,8 @@ def test_a_run_on_a_store_has_the_shards_of_all_hosts_and_resumes(hosts, store, 
     assert len([name for name in names if name.endswith("optim_states.pt")]) == 2
     assert any(name.endswith("step-00000002/checksums.json") for name in names)
     assert not [*second.own.rglob(".partial-*")]
+    kept = [file for host in hosts for file in host.own.rglob("step-00000002/engine/*optim_states.pt")]
+    assert len(kept) == 1, "each host uploads its shards, and sends none to the first worker"
     for host in hosts:  # as from other machines
         shutil.rmtree(host.own / "cache")
     done = train(first, data, "s3://runs/run", 4)
