@@ -8,13 +8,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, distributed
 
 from raysum.runtime.compat import full_precision_copies, zero_fragment
-from raysum.runtime.processes import available_memory
+from raysum.runtime.processes import available_memory, peak_rss_mb
 
-_MARGIN = 1.25  # training allocates memory, too
+_MARGIN = 1.25  # of the copies: other processes allocate memory, too
 _BUCKET = 1 << 24  # elements that a rank sends at once, or one parameter
 
 
@@ -42,7 +43,8 @@ class Snapshot:
         tensors = chain(_tensors(files), (fragment.tensor for fragment in fragments))
         needed = sum({(each.data_ptr(), each.nbytes): each.nbytes for each in tensors}.values())
         missing = needed - sum(buffer.nbytes for buffer in self._buffers)
-        if missing * _MARGIN * int(os.environ["LOCAL_WORLD_SIZE"]) > available_memory():
+        returning = peak_rss_mb() * (1 << 20) - psutil.Process().memory_info().rss  # freed between steps
+        if (missing * _MARGIN + returning) * int(os.environ["LOCAL_WORLD_SIZE"]) > available_memory():
             self._buffers.clear()
             return None
         self._used = 0
