@@ -120,6 +120,11 @@ class DecodeConfig(Section):
         own = {"max_paragraphs": self.source_paragraphs, "max_tokens": self.source_tokens}
         return trained.model_copy(update={name: limit for name, limit in own.items() if limit is not None})
 
+    def limited(self, tokens: int) -> "DecodeConfig":
+        """Return the settings for summaries of at most ``tokens`` tokens."""
+        lengths = {name: min(tokens, getattr(self, name)) for name in ("min_length", "max_length")}
+        return self.model_copy(update=lengths)
+
 
 def _check_redundancy(value: Any) -> Any:
     is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
@@ -129,6 +134,7 @@ def _check_redundancy(value: Any) -> Any:
 
 
 LIMITS = ("words", "sentences", "characters", "percent")  # of the length of a summary that extracts
+WORDS = 100  # of a summary without any of these limits
 
 
 class ExtractConfig(Section):
@@ -162,3 +168,10 @@ class ExtractConfig(Section):
         """Return the values with ``changes``; setting one of the limits removes the others."""
         limits = dict.fromkeys(LIMITS) if changes.keys() & {*LIMITS} else {}
         return super().changed(limits | dict(changes))
+
+    def limited(self, words: int) -> "ExtractConfig":
+        """Return the settings for summaries of at most ``words`` words; limits in other units stay as they are."""
+        if self.characters or self.percent:
+            return self
+        most = self.words or (words if self.sentences else WORDS)
+        return self.model_copy(update={"words": min(words, most)})

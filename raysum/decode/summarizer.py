@@ -75,11 +75,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class SummarizedRow:
-    """The summaries of a row, one for each beta, and the number of tokens of the first, EOS included."""
+    """The summaries of a row, one for each beta, and the number of tokens of the first, EOS included.
+
+    ``is_truncated``: the first has no EOS, because it was as long as ``max_length``.
+    """
 
     row: int
     summaries: list[Summary]
     num_tokens: int
+    is_truncated: bool
 
 
 @dataclass(eq=False, repr=False)
@@ -277,7 +281,8 @@ class Summarizer:
                 yield Progress(batch, step, self.vocabulary)
             for index, result in zip(batch, results, strict=True):
                 summaries = self._summaries(rows[index], result, settings)
-                yield SummarizedRow(index, summaries, len(result.hypotheses[0][0].ids))
+                ids = result.hypotheses[0][0].ids
+                yield SummarizedRow(index, summaries, len(ids), ids[-1] != self.vocabulary.marks.end)
 
     def _precision(self) -> torch.autocast:
         """Return the context of computations; no other search may run in it."""

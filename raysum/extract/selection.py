@@ -4,12 +4,11 @@ import sys
 from dataclasses import dataclass
 from math import ceil
 
-from raysum.config.decoding import ExtractConfig
+from raysum.config.decoding import WORDS, ExtractConfig
 from raysum.extract.source_texts import SourceTexts, Taken
 from raysum.extract.systems import Extractive
 from raysum.text.tfidf import count_words
 
-WORDS = 100  # of a summary
 _TOLERANCE = 1.2  # times the limit that the only sentence of a summary may have, if none is shorter
 _TRIES = 1000  # consecutive texts that are too long; then the summary is full
 _SHRINKS, _ROOM = 2, 10  # a printed text is at least as long as the raw one divided by 2, less 10

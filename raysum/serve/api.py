@@ -1,7 +1,6 @@
 """The HTTP interface: routes, and one JSON format for all errors. It has no model and needs no Ray."""
 
 import json
-from collections.abc import AsyncIterator
 from html import escape
 from typing import Any
 
@@ -14,14 +13,16 @@ import raysum
 from raysum.errors import UserError
 from raysum.serve.access import Callers, Charged, KeyRequired
 from raysum.serve.config import Limits
-from raysum.serve.events import Event, Service, encoded, failed
-from raysum.serve.guard import RETRY_AFTER, BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
+from raysum.serve.events import Service, encoded
+from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
+from raysum.serve.openai import add_openai
+from raysum.serve.openai_requests import REQUESTS
 from raysum.serve.openapi import add_examples
 from raysum.serve.request_log import request_log
-from raysum.serve.schema import Health, Problem, SummarizeRequest, SummaryAnswer, unknown
+from raysum.serve.schema import Health, Problem, Strict, SummarizeRequest, SummaryAnswer, unknown
+from raysum.serve.streams import NO_STORE, accepted, fault_message
 
-_NO_STORE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # gateways must not collect a stream
 _MOST_PROBLEMS = 10  # listed in an answer
 _LONGEST_NAME = 40  # characters of a field name in an answer
 
@@ -40,18 +41,6 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     431: {"model": Problem, "description": "The headers are too large"},
     503: {"model": Problem, "description": "Too many requests are waiting; retry after Retry-After seconds"},
 }
-
-
-class Overloaded(HTTPException):
-    """No replica can accept the request now; the client should retry."""
-
-    def __init__(self, message: str):
-        super().__init__(503, message, {"Retry-After": str(RETRY_AFTER)})
-
-
-def refused(answer: dict[str, Any]) -> HTTPException:
-    """Return the exception for an answer with ``error`` and ``status``."""
-    return Overloaded(answer["error"]) if answer["status"] == 503 else HTTPException(answer["status"], answer["error"])
 
 
 def build_api(
@@ -101,11 +90,10 @@ def build_api(
         `prefix` (the final beginning of the summary), `sentence` (one each, with citations), then `result` (the summary
         as of /v1/summarize) or `error`.
         """
-        events = service.stream(*_asked(request))
-        first = await anext(events)  # refused requests get their status
-        if first["event"] == "error":
-            raise refused(first["data"])
-        return StreamingResponse(encoded(_chained(first, events)), media_type="text/event-stream", headers=_NO_STORE)
+        events = await accepted(service.stream(*_asked(request)))
+        return StreamingResponse(encoded(events), media_type="text/event-stream", headers=NO_STORE)
+
+    add_openai(api, service, [health.run or str(health.system)], limits, _PROBLEMS)
 
     @api.get("/healthz", response_model_exclude_none=True)
     async def show_health() -> Health:
@@ -122,18 +110,6 @@ def build_api(
 def _asked(request: SummarizeRequest) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the cluster as `raysum prepare` reads it, and the decode settings of a request."""
     return request.model_dump(exclude={"options"}, exclude_none=True), request.options.model_dump(exclude_none=True)
-
-
-async def _chained(first: Event, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-    """Yield ``first`` and ``events``; an exception becomes an error event, because the status is already sent."""
-    yield first
-    try:
-        async for event in events:
-            yield event
-    except HTTPException as error:
-        yield failed(str(error.detail), error.status_code)
-    except Exception as error:
-        yield failed(_fault(error), 500)
 
 
 def curl_example(address: str) -> str:
@@ -170,9 +146,9 @@ def _answer_errors(api: FastAPI) -> None:
         return problem(400, str(error))
 
     @api.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        errors = error.errors()
-        messages = [_explain(each) for each in errors[:_MOST_PROBLEMS]]
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        errors, asked = error.errors(), REQUESTS.get(request.scope["path"], SummarizeRequest)
+        messages = [_explain(each, asked) for each in errors[:_MOST_PROBLEMS]]
         rest = len(errors) - len(messages)
         return problem(422, "; ".join(messages + [f"and {rest} more"] * (rest > 0)))
 
@@ -182,12 +158,7 @@ def _answer_errors(api: FastAPI) -> None:
 
     @api.exception_handler(Exception)
     async def fault(_: Request, error: Exception) -> JSONResponse:
-        return problem(500, _fault(error))
-
-
-def _fault(error: Exception) -> str:
-    cause = getattr(error, "cause", None) or error  # Ray wraps errors of replicas
-    return f"internal error ({type(cause).__name__}); see the server's log"
+        return problem(500, fault_message(error))
 
 
 _BODY, _FORM = 0, 3  # positions without a field in pydantic's locations: ("body", "documents", 2, "Document", "text")
@@ -196,12 +167,13 @@ _MESSAGES = {
 }
 
 
-def _explain(error: Any) -> str:
+def _explain(error: Any, asked: type[Strict]) -> str:
     """Return the message of a pydantic error with the name of its field (``documents.0.text``)."""
-    parts = [part for depth, part in enumerate(error["loc"]) if depth not in (_BODY, _FORM)]
+    bare = {_BODY} if asked is not SummarizeRequest else {_BODY, _FORM}
+    parts = [part for depth, part in enumerate(error["loc"]) if depth not in bare]
     field = ".".join(map(_shortened, parts))
     if error["type"] == "extra_forbidden":
-        return f"{field}: {unknown(parts)}"
+        return f"{field}: {unknown(parts, asked)}"
     message = _MESSAGES.get(error["type"], error["msg"].removeprefix("Value error, "))
     if error["type"] == "model_attributes_type" and field:
         message = "must be a JSON object"

@@ -9,6 +9,7 @@ from raysum.data.rows import Row
 from raysum.decode.summary import Summary
 
 Event = dict[str, Any]  # "event": its name, "data": its values
+MAX_TOKENS = "max_tokens"  # a setting of requests beside the decode settings, which can only shorten summaries
 
 
 class Service(Protocol):

@@ -15,11 +15,25 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raysum.serve.config import Limits
+from raysum.serve.dialects import openai_error
 
 RETRY_AFTER = 2  # seconds until a refused client should retry: about one batch of decoding on a CPU
+OPENAI_ROUTES = ("/v1/chat/completions", "/v1/responses")
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _HEADERS = 1 << 16  # bytes of header names and values
 _TIMEOUT = 30.0  # seconds between two parts of a body
+
+
+class Overloaded(HTTPException):
+    """No replica can accept the request now; the client should retry."""
+
+    def __init__(self, message: str):
+        super().__init__(503, message, {"Retry-After": str(RETRY_AFTER)})
+
+
+def refused(answer: dict[str, Any]) -> HTTPException:
+    """Return the exception for an answer with ``error`` and ``status``."""
+    return Overloaded(answer["error"]) if answer["status"] == 503 else HTTPException(answer["status"], answer["error"])
 
 
 class LocalOnly:
@@ -166,13 +180,17 @@ def _read(body: bytes, limits: Limits) -> Any:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
-    documents = value.get("documents") if isinstance(value, dict) else None
-    if isinstance(documents, list):
-        _check("documents", len(documents), limits.max_documents)
-        texts = (document.get("text") if isinstance(document, dict) else document for document in documents)
-        for what, found in extent(text for text in texts if isinstance(text, str)).items():
-            _check(what, found, getattr(limits, f"max_{what}"))
+    if isinstance(value, dict) and isinstance(value.get("documents"), list):
+        check_documents(value["documents"], limits)
     return value
+
+
+def check_documents(documents: list[Any], limits: Limits) -> None:
+    """Raises HTTPException 413 if ``documents``, each a text or an object with one, exceed the limits."""
+    _check("documents", len(documents), limits.max_documents)
+    texts = (document.get("text") if isinstance(document, dict) else document for document in documents)
+    for what, found in extent(text for text in texts if isinstance(text, str)).items():
+        _check(what, found, getattr(limits, f"max_{what}"))
 
 
 def _around(body: bytes, most: int) -> int:
@@ -197,4 +215,17 @@ def _check(what: str, found: int, most: int) -> None:
 
 def problem(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """Return an answer with a status other than 200."""
-    return JSONResponse({"error": message}, status_code=status, headers=headers)
+    return _Problem({"error": message}, status_code=status, headers=headers)
+
+
+class _Problem(JSONResponse):
+    """A message in the form of the route that answers it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path", "").endswith(OPENAI_ROUTES):
+            message = from_json(bytes(self.body))["error"]
+            headers = {name: value for name, value in self.headers.items() if not name.startswith("content-")}
+            answer = JSONResponse(openai_error(self.status_code, message), self.status_code, headers)
+            await answer(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)

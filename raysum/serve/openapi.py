@@ -7,6 +7,7 @@ from fastapi import FastAPI
 
 from raysum.decode.summary import Citation, Sentence
 from raysum.serve.access import OPEN
+from raysum.serve.dialects import ChatCompletion, ModelResponse
 from raysum.serve.schema import ModelCard, ModelEntry, ModelList, SummaryAnswer
 
 _REQUEST = {
@@ -17,6 +18,19 @@ _REQUEST = {
     ],
     "id": "example-1",
     "options": {"num_beams": 4, "max_length": 60},
+}
+_TEXTS = ["Florence lies on the river Arno. It is the capital of Tuscany.", "The dome was finished in 1436."]
+_REQUESTS = {
+    "/v1/summarize": _REQUEST,
+    "/v1/summarize/stream": _REQUEST,
+    "/v1/chat/completions": {
+        "model": "pht",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": text} for text in _TEXTS]}],
+    },
+    "/v1/responses": {
+        "model": "pht",
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": text} for text in _TEXTS]}],
+    },
 }
 _ERRORS = {
     "400": "cluster 'Florence' cannot be summarized: it has no text",
@@ -73,8 +87,8 @@ def _complete(spec: dict[str, Any], has_keys: bool) -> None:
                     content["application/json"]["example"] = {"error": _ERRORS[status]}
             for kind, example in _answers().get(path, {}).items():
                 operation["responses"]["200"]["content"][kind]["example"] = example
-    for path in ("/v1/summarize", "/v1/summarize/stream"):
-        spec["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = _REQUEST
+    for path, example in _REQUESTS.items():
+        spec["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
 
 
 def _answers() -> dict[str, dict[str, Any]]:
@@ -87,6 +101,8 @@ def _answers() -> dict[str, dict[str, Any]]:
     return {
         "/v1/summarize": {"application/json": summary},
         "/v1/summarize/stream": {"text/event-stream": _stream(summary)},
+        "/v1/chat/completions": {"application/json": ChatCompletion("pht").whole(summary)},
+        "/v1/responses": {"application/json": ModelResponse("pht").whole(summary)},
         "/healthz": {"application/json": {"status": "ok", **model}},
         "/readyz": {"application/json": {"status": "ready"}},
         "/v1/model": {"application/json": card.model_dump(exclude_none=True)},

@@ -19,11 +19,11 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
-from raysum.serve.api import Overloaded, build_api, refused
+from raysum.serve.api import build_api
 from raysum.serve.config import ServeConfig
-from raysum.serve.events import Event, completed, failed, grown, queued, reading
+from raysum.serve.events import MAX_TOKENS, Event, completed, failed, grown, queued, reading
 from raysum.serve.extracts import Extracts
-from raysum.serve.guard import LOCAL, extent
+from raysum.serve.guard import LOCAL, Overloaded, extent, refused
 from raysum.serve.page import Control, add_page, controls_of
 from raysum.serve.ports import bind_to_node
 from raysum.serve.scheduler import LANES, Lane, Request, Scheduler
@@ -90,7 +90,10 @@ class Model:
         summarizer, scheduler = version.model
         own = summarizer.settings
         try:
+            settings = {**settings}
+            most = settings.pop(MAX_TOKENS, None)
             chosen = summarizer.choose(settings)
+            chosen = chosen.limited(most) if most else chosen
             costly = chosen.num_beams * chosen.max_length > own.num_beams * own.max_length
             lane: Lane = "costly" if costly else "large" if self._is_large(cluster) else "ordinary"
             if scheduler.is_full(lane):  # the remaining places are for ordinary requests
@@ -111,9 +114,11 @@ class Model:
                             yield grown(result)
                             continue
                         usage = {"source_tokens": read["data"]["tokens"], "summary_tokens": result.num_tokens}
+                        usage["is_truncated"] = result.is_truncated
+                        summary = result.summaries[0].located(cluster)
                         replica = {"id": self._id, "waiting": scheduler.waiting}
                         counts = {"usage": usage, "replica": replica}
-                        for event in completed(result.summaries[0], version.name, sends_prefixes, **counts):
+                        for event in completed(summary, version.name, sends_prefixes, **counts):
                             yield event
         except UserError as error:
             yield failed(str(error), 400)

@@ -85,14 +85,18 @@ class SummarizeRequest(Strict):
     options: Options = Field(default_factory=Options)
 
 
-def unknown(location: Sequence[str | int]) -> str:
-    """Return the message for an unknown field at ``location`` (such as ``options``, its name) of a request."""
+def unknown(location: Sequence[str | int], asked: type[Strict] = SummarizeRequest) -> str:
+    """Return the message for an unknown field at ``location`` (such as ``options``, its name) of ``asked``."""
     *above, name = map(str, location)
     if above == ["options"] and name in FIXED:
         return f"is a setting of the server: start it with --set {name}=..."
-    part: Any = Options if above == ["options"] else Document if above else SummarizeRequest
-    valid = [*part.model_fields, *(DECODE_ALIASES if part is Options else ())]
-    if part is SummarizeRequest and name in {*Options.model_fields, *DECODE_ALIASES}:
+    part: Any = None if above else asked
+    if above == ["options"]:
+        part = Options
+    elif above[:1] == ["documents"]:
+        part = Document
+    valid = [*part.model_fields, *(DECODE_ALIASES if part is Options else ())] if part else []
+    if part is asked and name in {*Options.model_fields, *DECODE_ALIASES}:
         return f"unknown field, did you mean 'options.{name}'?"
     near = did_you_mean(name, valid) if len(name) <= _LONGEST_FIELD else ""
     return f"unknown field, {near}".rstrip(", ")
@@ -101,6 +105,7 @@ def unknown(location: Sequence[str | int]) -> str:
 class Usage(BaseModel):
     source_tokens: int = Field(description="tokens of the sources that the model read")
     summary_tokens: int = Field(description="tokens of the summary")
+    is_truncated: bool = Field(False, description="whether the summary was ended by the maximum length")
 
 
 class ServedModel(BaseModel):

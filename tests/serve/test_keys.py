@@ -20,11 +20,12 @@ from raysum.config.loading import section_of
 from raysum.errors import UserError
 from raysum.serve import access
 from raysum.serve.access import OPEN, Allowance, Callers, with_access
-from raysum.serve.api import Overloaded, build_api
+from raysum.serve.api import build_api
 from raysum.serve.build import app
 from raysum.serve.client import Client
 from raysum.serve.config import Limits, ServeConfig
 from raysum.serve.events import Event, failed, queued
+from raysum.serve.guard import Overloaded
 from raysum.serve.keys import KeyFile, KeyLimits, add_key, revoke_key
 from raysum.serve.schema import Health
 

@@ -19,9 +19,10 @@ from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.serve import metrics
 from raysum.serve.access import with_access
-from raysum.serve.api import Overloaded, build_api
+from raysum.serve.api import build_api
 from raysum.serve.config import Limits, ServeConfig
 from raysum.serve.events import Event, failed, queued
+from raysum.serve.guard import Overloaded
 from raysum.serve.keys import KeyLimits, add_key, revoke_key
 from raysum.serve.schema import Health
 from raysum.serve.state import add_state_routes

@@ -13,9 +13,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.errors import UserError
 from raysum.serve import guard
-from raysum.serve.api import Overloaded, build_api
+from raysum.serve.api import build_api
 from raysum.serve.config import Limits
 from raysum.serve.events import Event, failed, queued
+from raysum.serve.guard import Overloaded
 from raysum.serve.schema import FIXED, Health, Options
 
 LIMIT = 2000  # bytes

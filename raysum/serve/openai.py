@@ -1,0 +1,82 @@
+"""OpenAI's routes: the cluster of the messages is summarized, and the citations are annotations of the answer."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Iterator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from raysum.serve.config import Limits
+from raysum.serve.dialects import ChatCompletion, Dialect, ModelResponse, stable
+from raysum.serve.events import Event, Service
+from raysum.serve.guard import check_documents, refused
+from raysum.serve.openai_requests import ChatRequest, OpenAIRequest, ResponsesRequest
+from raysum.serve.streams import NO_STORE, accepted
+
+
+def add_openai(
+    api: FastAPI, service: Service, served: Collection[str], limits: Limits, problems: dict[int | str, Any]
+) -> None:
+    """Add the routes ``/v1/chat/completions`` and ``/v1/responses`` of ``service``, for the models ``served``."""
+
+    async def answer(request: OpenAIRequest, dialect: Dialect) -> Response:
+        if request.model not in served:
+            raise HTTPException(404, f"model {request.model!r} is not served here; use {' or '.join(served)}")
+        cluster = await asyncio.to_thread(request.cluster)
+        if not cluster["documents"]:
+            raise HTTPException(422, "no user message has a text or file to summarize")
+        check_documents(cluster["documents"], limits)
+        events = service.stream(cluster, request.settings())
+        if request.stream:
+            parts = _streamed(dialect, await accepted(events))
+            return StreamingResponse(parts, media_type="text/event-stream", headers=NO_STORE)
+        *_, last = [event async for event in events]
+        if last["event"] == "error":
+            raise refused(last["data"])
+        return JSONResponse(dialect.whole(last["data"]))
+
+    @api.post("/v1/chat/completions", responses=problems)
+    async def chat(request: ChatRequest) -> Response:
+        """Summarize the texts and files of the user messages, as OpenAI's chat completions, plain or streamed.
+
+        Each sentence has annotations `url_citation`, with the quote and its characters in the document.
+        """
+        with_usage = request.stream_options is not None and request.stream_options.include_usage
+        return await answer(request, ChatCompletion(request.model, request.n or 1, with_usage))
+
+    @api.post("/v1/responses", responses=problems)
+    async def respond(request: ResponsesRequest) -> Response:
+        """Summarize the texts and files of the input, as OpenAI's responses, plain or streamed.
+
+        Each sentence has annotations `url_citation`, with the quote and its characters in the document.
+        """
+        echoed = request.model_dump(include={"instructions", "max_output_tokens", "metadata"}, exclude_none=True)
+        return await answer(request, ModelResponse(request.model, **echoed))
+
+
+_CHANGED = "the summary differs from the beginning that was sent; repeat the request without stream"
+
+
+async def _streamed(dialect: Dialect, events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    """Yield server-sent events. Together, the deltas are the summary; nothing that was sent is changed later."""
+    sent = ""
+    async with aclosing(events):
+        for part in dialect.begin():
+            yield part
+        async for event in events:
+            is_result, values = event["event"] == "result", event["data"]
+            text = values["summary"] if is_result else stable(values["text"]) if event["event"] == "prefix" else ""
+            if text.startswith(sent) and len(text) > len(sent):
+                new, sent = text[len(sent) :], text
+                for part in dialect.delta(new):
+                    yield part
+            parts: Iterator[bytes] = iter(())
+            if event["event"] == "error":
+                parts = dialect.fail(values["error"], values["status"])
+            elif is_result:
+                parts = dialect.end(values) if text == sent else dialect.fail(_CHANGED, 500)
+            for part in parts:
+                yield part

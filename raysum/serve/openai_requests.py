@@ -1,0 +1,236 @@
+"""Requests in OpenAI's formats, and the clusters and settings that they ask for."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, model_validator
+
+from raysum.errors import UserError
+from raysum.serve.events import MAX_TOKENS
+from raysum.serve.schema import Options, Strict
+from raysum.sources.documents.read import parse_document, raw_document
+
+_TITLE = re.compile(r"^[ \t]*title:[ \t]*(\S[^\r\n]{0,999})", re.IGNORECASE)
+_TITLE_LINE = re.compile(_TITLE.pattern, re.IGNORECASE | re.MULTILINE)
+_IGNORED = "accepted without effect"
+
+
+def _only(*values: Any) -> AfterValidator:
+    """Return the validator of a field that is accepted at ``values`` and null, which do not change a summary."""
+
+    def check(value: Any) -> Any:
+        if value is None or value in values:
+            return value
+        accepted = " or ".join(map(str, values))
+        raise ValueError(f"is not supported{f' other than {accepted}' if accepted else ''}; leave it out")
+
+    return AfterValidator(check)
+
+
+class File(Strict):
+    """A document of any supported kind."""
+
+    filename: str = Field("", max_length=1000)
+    file_data: str = Field(description="its content in base64, also as a data URL")
+
+
+class MessagePart(Strict):
+    """A part of a message: one document, as a text or as a file."""
+
+    type: Literal["text", "input_text", "file", "input_file"]
+    text: str | None = None
+    file: File | None = Field(None, description="of chat completions")
+    filename: str = Field("", max_length=1000, description="of responses")
+    file_data: str | None = Field(None, description="of responses: the content in base64, also as a data URL")
+
+    @model_validator(mode="after")
+    def _complete(self) -> "MessagePart":
+        if self.type == "input_file" and self.file_data is not None:
+            self.file = File(filename=self.filename, file_data=self.file_data)
+        if self.type.endswith("text") and self.text is None:
+            raise ValueError("a text part needs text")
+        if self.type.endswith("file") and self.file is None:
+            raise ValueError("a file part needs file_data; files by id or URL are not supported")
+        return self
+
+
+def _as_parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+_Parts = Annotated[
+    list[MessagePart],
+    FailFast(),
+    Field(min_length=1),
+    BeforeValidator(_as_parts, json_schema_input_type=str | list[MessagePart]),
+]
+
+
+class Message(Strict):
+    """A message. Each part of a user message is one document; earlier answers of the assistant are skipped."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: _Parts = []
+    name: str | None = Field(None, description=_IGNORED)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _skip_answer(cls, values: Any) -> Any:
+        is_answer = isinstance(values, dict) and values.get("role") == "assistant"
+        return {"role": "assistant"} if is_answer else values
+
+
+def _as_messages(messages: Any) -> Any:
+    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+
+
+_Messages = Annotated[
+    list[Message],
+    FailFast(),
+    Field(min_length=1),
+    BeforeValidator(_as_messages, json_schema_input_type=str | list[Message]),
+]
+
+
+class OpenAIRequest(Strict):
+    """The fields that both routes share."""
+
+    model: str = Field(max_length=1000, description="the served run or system")
+    stream: bool = False
+    title: str | None = Field(None, max_length=1000, description="as of /v1/summarize")
+    options: Options = Field(default_factory=Options, description="decoding settings, as of /v1/summarize")
+
+    temperature: Annotated[Any, _only(0, 1)] = Field(None, description="0 or 1: the search does not sample")
+    top_p: Annotated[Any, _only(1)] = None
+    top_logprobs: Annotated[Any, _only(0)] = None
+    tools: Annotated[Any, _only([])] = None
+    tool_choice: Annotated[Any, _only("none", "auto")] = None
+
+    user: Any = Field(None, description=_IGNORED)
+    store: Any = Field(None, description=_IGNORED)
+    metadata: dict[str, str] | None = Field(None, description="repeated in the answer of /v1/responses")
+    service_tier: Any = Field(None, description=_IGNORED)
+    parallel_tool_calls: Any = Field(None, description=_IGNORED)
+    prompt_cache_key: Any = Field(None, description=_IGNORED)
+    prompt_cache_retention: Any = Field(None, description=_IGNORED)
+    safety_identifier: Any = Field(None, description=_IGNORED)
+
+    def cluster(self) -> dict[str, Any]:
+        """Return the cluster of all user messages. Raises UserError if a file is unreadable.
+
+        The title is ``title``, or a line "Title: ..." of a system message, or the first line of the first text. There,
+        spaces replace it, so that the positions of quotes count in the text as it was sent.
+        """
+        messages, title = self._messages(), self.title
+        parts = [part for message in messages if message.role == "user" for part in message.content]
+        documents = [*map(_document, parts)]
+        if title is None:
+            above = [part.text for message in messages if message.role != "user" for part in message.content]
+            lines = [found[1] for text in above if text and (found := _TITLE_LINE.search(text))]
+            first = documents[0] if documents else None
+            if lines:
+                title = lines[0]
+            elif isinstance(first, str) and (line := _TITLE.match(first)):
+                title, documents[0] = line[1], " " * line.end() + first[line.end() :]
+        return {"title": (title or "").strip(), "documents": documents}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the decoding settings. ``max_tokens`` is an upper limit: it can lower ``max_length`` only."""
+        limits = [limit for limit in self._limits() if limit is not None]
+        return self.options.model_dump(exclude_none=True) | ({MAX_TOKENS: min(limits)} if limits else {})
+
+    def _messages(self) -> Sequence[Message]:
+        raise NotImplementedError
+
+    def _limits(self) -> Iterator[int | None]:
+        raise NotImplementedError
+
+
+class StreamOptions(Strict):
+    include_usage: bool = Field(False, description="send the usage before the end of the stream")
+    include_obfuscation: Any = Field(None, description=_IGNORED)
+
+
+class ChatRequest(OpenAIRequest):
+    """A request of ``/v1/chat/completions``."""
+
+    messages: _Messages
+    n: int | None = Field(None, ge=1, le=16, description="as n_best; streams have one choice")
+    max_tokens: int | None = Field(None, ge=1, description="upper limit of the length; never raises max_length")
+    max_completion_tokens: int | None = Field(None, ge=1, description="the same")
+    stream_options: StreamOptions | None = None
+
+    frequency_penalty: Annotated[Any, _only(0)] = None
+    presence_penalty: Annotated[Any, _only(0)] = None
+    logit_bias: Annotated[Any, _only({})] = None
+    logprobs: Annotated[Any, _only(False)] = None
+    stop: Annotated[Any, _only([])] = None
+    response_format: Annotated[Any, _only({"type": "text"})] = None
+    modalities: Annotated[Any, _only(["text"])] = None
+    seed: Any = Field(None, description=_IGNORED)
+    reasoning_effort: Any = Field(None, description=_IGNORED)
+    verbosity: Any = Field(None, description=_IGNORED)
+
+    @model_validator(mode="after")
+    def _one_streamed(self) -> "ChatRequest":
+        if self.stream and (self.n or 1) > 1:
+            raise ValueError("n must be 1 with stream, which sends one summary")
+        return self
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | ({"n_best": self.n} if (self.n or 1) > 1 else {})
+
+    def _messages(self) -> Sequence[Message]:
+        return self.messages
+
+    def _limits(self) -> Iterator[int | None]:
+        yield from (self.max_tokens, self.max_completion_tokens)
+
+
+class ResponsesRequest(OpenAIRequest):
+    """A request of ``/v1/responses``."""
+
+    input: _Messages
+    instructions: str | None = Field(None, description="may have the line 'Title: ...'")
+    max_output_tokens: int | None = Field(None, ge=1, description="upper limit of the length; never raises max_length")
+
+    text: Annotated[Any, _only({}, {"format": {"type": "text"}})] = None
+    background: Annotated[Any, _only(False)] = None
+    previous_response_id: Annotated[Any, _only()] = None
+    conversation: Annotated[Any, _only()] = None
+    prompt: Annotated[Any, _only()] = None
+    include: Any = Field(None, description=_IGNORED)
+    reasoning: Any = Field(None, description=_IGNORED)
+    truncation: Any = Field(None, description=_IGNORED)
+    stream_options: Any = Field(None, description=_IGNORED)
+    max_tool_calls: Any = Field(None, description=_IGNORED)
+
+    def _messages(self) -> Sequence[Message]:
+        if not self.instructions:
+            return self.input
+        return [Message(role="system", content=[MessagePart(type="text", text=self.instructions)]), *self.input]
+
+    def _limits(self) -> Iterator[int | None]:
+        yield self.max_output_tokens
+
+
+REQUESTS: dict[str, type[OpenAIRequest]] = {"/v1/chat/completions": ChatRequest, "/v1/responses": ResponsesRequest}
+
+
+def _document(part: MessagePart) -> str | dict[str, Any]:
+    """Return a part as a document of a cluster. Raises UserError if its file is unreadable."""
+    if part.file is None:
+        return part.text or ""
+    name = part.file.filename or "the file"
+    head, comma, content = part.file.file_data.rpartition(",")
+    if comma and not head.endswith(";base64"):
+        raise UserError(f"{name}: file_data must be base64")
+    try:
+        read = base64.b64decode(content, validate=True)
+    except binascii.Error as error:
+        raise UserError(f"{name}: file_data is not base64 ({error})") from None
+    return raw_document(parse_document(read, name, name), name)
