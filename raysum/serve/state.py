@@ -9,7 +9,6 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
 from raysum.extract.summarizer import extracts
-from raysum.models.family.spec import FamilySpec
 from raysum.runs.folder import Run
 from raysum.serve.guard import RETRY_AFTER
 from raysum.serve.schema import Health, ModelCard, ModelEntry, ModelList, Problem, Readiness
@@ -34,7 +33,8 @@ def described(run: str, checkpoint: str) -> dict[str, Any]:
         return {}
     folder = Run(run)
     spec = folder.config.model
-    mix = {"encoder": spec.encoder, "decoder": spec.decoder} if isinstance(spec, FamilySpec) else None
+    letters = {part: getattr(spec, part, None) for part in ("encoder", "decoder")}
+    mix = letters if all(isinstance(layers, str) for layers in letters.values()) else None
     figures = folder.figures(int(checkpoint)) if checkpoint.isdecimal() else {}
     return {"mix": mix, "validation": {name: value for name, value in figures.items() if math.isfinite(value)}}
 
