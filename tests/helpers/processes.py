@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ class Command:
     def __init__(self, *arguments: str, python: bool = False, **options: Any):
         self.mark = uuid4().hex
         environment = options.pop("env", os.environ) | {"PYTHONPATH": str(ROOT), _MARK: self.mark}
+        self._log = getattr(options.get("stderr"), "name", None)
         self.process = subprocess.Popen(
             [sys.executable, *([] if python else ["-m", "raysum"]), *arguments],
             env=environment,
@@ -50,8 +52,13 @@ class Command:
         """Wait for the ``condition``, for which the command must live."""
         end = time.monotonic() + seconds
         while not condition():
-            assert self.process.poll() is None and time.monotonic() < end, "the condition has not come true"
+            assert self.process.poll() is None, f"the command ended with {self.process.poll()}:\n{self._last_lines()}"
+            assert time.monotonic() < end, f"nothing happened in {seconds:.0f} s:\n{self._last_lines()}"
             time.sleep(0.02)
+
+    def _last_lines(self) -> str:
+        """The end of what it wrote to stderr, if that is a file."""
+        return Path(self._log).read_text(errors="replace")[-3000:] if self._log else ""
 
     def ended_or_killed(self, seconds: float, whole: bool) -> bool:
         """Kill it after so many ``seconds``, ``whole`` or the driver alone; whether it had not ended before."""

@@ -178,7 +178,7 @@ def test_a_failed_task_ends_the_job_with_its_reason(ray_session, tmp_path, vocab
     config, loaded = PrepareConfig(out="data"), load_tokenizer(vocabulary)
     writer = DatasetWriter(tmp_path, "summarization", config.recipe(loaded.sha256, "none"), loaded)
     source = RawSource(tmp_path / "x", None, Format("x", "", "", reader), 1)
-    with pytest.raises(RuntimeError, match="(?s)a task of prepare failed.*ValueError: .* is no text"):
+    with pytest.raises(RuntimeError, match="(?s)a task failed.*ValueError: .* is no text"):
         write_shards([source], writer, config, tmp_path / "kept", on_ray=True)
     with pytest.raises(ValueError, match="is no text"):
         write_shards([source], writer, config, tmp_path / "kept", on_ray=False)
