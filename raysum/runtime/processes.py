@@ -86,15 +86,27 @@ def cpu_limit(groups: Path) -> int | None:
         return None
 
 
-def available_memory() -> int:
-    """Return the bytes of memory that new processes can use, by the machine and by its control group (version 2)."""
-    found, group = psutil.virtual_memory().available, Path("/sys/fs/cgroup")
+def available_memory(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of memory that new processes can use, by the machine and by its control group at ``groups``."""
+    free, group = psutil.virtual_memory().available, _memory_of_group(groups)
+    return min(free, group[0] - group[1]) if group else free
+
+
+def _memory_of_group(groups: Path) -> tuple[int, int] | None:
+    """Return the memory limit of a control group (version 2 or 1) and its use, in bytes; None without a limit.
+
+    The use excludes cached files that the kernel drops first. Version 1 has a limit larger than any memory by default.
+    """
+    names = ("memory.max", "memory.current", "inactive_file")
+    if not (groups / names[0]).exists():
+        groups, names = groups / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    limit, usage, cached = names
     try:
-        limit, used = int((group / "memory.max").read_text()), int((group / "memory.current").read_text())
-        cached = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
-        return min(found, limit - used + int(cached[1] if cached else 0))
-    except (OSError, ValueError):  # no group, or no limit
-        return found
+        found = re.search(rf"^{cached} (\d+)$", (groups / "memory.stat").read_text(), re.MULTILINE)
+        used = int((groups / usage).read_text()) - int(found[1] if found else 0)
+        return int((groups / limit).read_text()), used
+    except (OSError, ValueError):  # no group, or `max`
+        return None
 
 
 def configure_process(threads: int | None, neighbours: int) -> None:

@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 
-from raysum.runtime.processes import cores, cpu_limit
+from raysum.runtime.processes import available_memory, cores, cpu_limit
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,34 @@ def test_cpu_limit_of_a_container(tmp_path, files, expected):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert cpu_limit(tmp_path) == expected
+
+
+V2 = {"memory.max": "1000\n", "memory.current": "900\n", "memory.stat": "file 300\ninactive_file 200\n"}
+V1 = {"memory.limit_in_bytes": "1000\n", "memory.usage_in_bytes": "900\n"}
+UNLIMITED = {"memory.limit_in_bytes": f"{2**63 - 4096}\n"}
+V1 |= {"memory.stat": "inactive_file 7\nhierarchical_memory_limit 1000\ntotal_inactive_file 250\n"}
+
+
+@pytest.mark.parametrize(
+    "files, expected",
+    [
+        (V2, 300),
+        (V2 | {"memory.max": "max\n"}, None),
+        ({f"memory/{name}": text for name, text in V1.items()}, 350),
+        (
+            {f"memory/{name}": text for name, text in (V1 | UNLIMITED).items()},
+            None,
+        ),
+        ({}, None),
+    ],
+)
+def test_memory_is_limited_by_the_control_group(tmp_path, files, expected):
+    """Cached files that the kernel drops first count as free; None is the memory of the machine."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found, machine = available_memory(tmp_path), psutil.virtual_memory().available
+    assert found == expected if expected else found == pytest.approx(machine, rel=0.2)
 
 
 def test_no_more_cores_are_used_than_the_process_may():
