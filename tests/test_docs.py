@@ -9,6 +9,8 @@ import yaml
 
 from helpers.project import ROOT
 from raysum.cli.reference import SCHEMAS, fill_tables, schema
+from raysum.prepare.config import PrepareConfig
+from raysum.teach.config import TeachConfig
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -50,3 +52,10 @@ def test_every_page_is_listed_in_the_readme():
     listed = set(re.findall(r"\]\(docs/(\w+)\.md\)", PAGES[0].read_text()))
     assert listed == {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index", "api"}
     assert len(PAGES[0].read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_in_python_use_no_old_names(page):
+    old = {"prepare": PrepareConfig.ALIASES, "teach": TeachConfig.ALIASES}
+    for name, arguments in re.findall(r"raysum\.(prepare|teach)\((.*)\)", page.read_text()):
+        assert not old[name].keys() & {*re.findall(r"(\w+)=", arguments)}, arguments

@@ -16,6 +16,7 @@ from raysum.runtime.remote import as_named
 
 _ENCODING = "PYTHONIOENCODING"
 _ERRORS = "backslashreplace"
+_FAULTS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENXIO, errno.ESTALE)  # of files, disks and mounts
 
 
 def main() -> None:
@@ -73,6 +74,8 @@ def _message_of(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         _silence(1)  # Python flushes again at exit
         return f"cannot write {error.filename or 'the output of the command'}: {error.strerror}; free space there"
+    if isinstance(error, OSError) and error.errno in _FAULTS:
+        return f"{error.filename or 'a file of the command'}: {error.strerror}; check its permissions and its disk"
     if isinstance(error, MemoryError) or re.search("allocate memory|out of memory", str(error)):
         return "not enough memory; use fewer beams, shorter texts or smaller batches"
     return None

@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import reprlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, ClassVar, get_args
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -137,6 +139,13 @@ class PrepareConfig(Choices, Shaped):
         position, limits = hash_of(record.id), self._limits or (self.valid, self.valid + self.test)
         splits = zip(("valid", "test"), limits, strict=True)
         return next((split for split, limit in splits if position < limit), "train")
+
+    def split_record(self, record: Record, by_file: str | None) -> tuple[str, Record]:
+        """Return the split and the record. A record whose own field is not a split is in train, with a problem."""
+        if split := self.choose_split(record, by_file):
+            return split, record
+        problem = f"split is none of {', '.join(SPLITS)}"
+        return "train", replace(record, problem=problem, detail=reprlib.repr(_own_split(record)))
 
     def drawn(self, records: Iterable[Record]) -> "PrepareConfig":
         """Return the settings that hold out exact shares of ``records``, all without a named split.

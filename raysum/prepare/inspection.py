@@ -16,8 +16,9 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.prepare.cluster import IDS, read_cluster
 from raysum.prepare.config import PrepareConfig
-from raysum.runtime.remote import is_url
+from raysum.runtime.remote import is_url, local
 from raysum.runtime.rendering import Shown
+from raysum.runtime.storage import check_vacant
 from raysum.sources.documents.read import is_document
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import DAMAGES, RawSource, find_sources, folders_of_rows, sample_path
@@ -104,7 +105,10 @@ class Inspection(Shown):
         return "" if self.commands else self._reason()
 
     def _reason(self) -> str:
-        rejected = [f"{count} sampled clusters are rejected: {why}" for why, count in self.given.rejected.items()]
+        rejected = [
+            f"{count} sampled cluster{'s are' if count != 1 else ' is'} rejected: {why}"
+            for why, count in self.given.rejected.items()
+        ]
         return self.given.problem or "; ".join(rejected) or "no cluster can be read"
 
     def to_dict(self) -> dict[str, Any]:
@@ -268,8 +272,11 @@ def _range(values: Sequence[int]) -> str:
 
 
 def explain_unreadable(paths: Sequence[str], config: PrepareConfig) -> str:
-    """Return the report on sources that cannot be read as they are given, or "" if they can."""
+    """Return the report on sources that cannot be read as they are given, or "" if they can
+    or if ``out`` is the problem."""
     with suppress(UserError), redirect_stderr(StringIO()):
+        if not is_url(config.out):
+            check_vacant(local(config.out))
         found = inspect(paths, config)
         return "" if found.given.is_usable else with_urls(found.render())
     return ""

@@ -28,11 +28,11 @@ from raysum.prepare.shards import NOTE, write_shards
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK
 from raysum.runtime.progress import say
-from raysum.runtime.remote import listed, local, upload, url_of, version
+from raysum.runtime.remote import is_url, listed, local, upload, url_of, version
 from raysum.runtime.remote_lock import leased
 from raysum.runtime.rendering import Shown
 from raysum.runtime.session import optional_session
-from raysum.runtime.storage import new_folder, read_json, write_json, write_text
+from raysum.runtime.storage import check_vacant, new_folder, read_json, write_json, write_text
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import RawSource, content_hash, find_sources
 from raysum.sources.pairing import unpaired
@@ -83,6 +83,8 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     >>> raysum.prepare(["clusters.jsonl"], "data", max_paragraphs=10).dataset.rows("train")
     """
     started, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
+    if not is_url(config.out):
+        check_vacant(local(config.out))  # before the sources are read
     ranker = Run.open(config.ranker) if config.ranker_is_run else None
     pieces = config.vocab or (ranker and ranker.vocabulary)
     vocabulary = load_tokenizer(pieces, config.language) if pieces else None

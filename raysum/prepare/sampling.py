@@ -150,13 +150,14 @@ def _sample_text(source: RawSource, config: PrepareConfig) -> tuple[TextSample, 
 
 def _train_clusters(source: RawSource, config: PrepareConfig) -> Iterator[tuple[Record, Cluster | Rejected | None]]:
     """Yield each record with its cluster or the reason of its rejection; None if it is in another split."""
-    for record in source.records():
+    for found in source.records():
+        split, record = config.split_record(found, source.split)
         try:
             cluster = read_cluster(record.cluster())
         except Rejected as reason:
             yield record, reason
             continue
-        yield record, cluster if config.choose_split(record, source.split) == "train" else None
+        yield record, cluster if split == "train" else None
 
 
 def _sample_paragraphs(source: RawSource, config: PrepareConfig, most: int) -> Iterator[list[Paragraph]]:

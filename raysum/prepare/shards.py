@@ -8,12 +8,11 @@ a note with the results of its clusters and the checksums of its files: after a 
 
 import json
 import pickle
-import reprlib
 import shutil
 import traceback
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -278,10 +277,7 @@ def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Itera
         return Part(shard, size=read.pop(split)), waiting.pop(split)
 
     for record in source.records():
-        split = config.choose_split(record, source.split)
-        if split is None:
-            value = reprlib.repr(record.raw["split"])
-            split, record = "train", replace(record, problem=f"split is none of {', '.join(SPLITS)}", detail=value)
+        split, record = config.split_record(record, source.split)
         waiting[split].append(record)
         size = _size_of(record.raw)
         sizes[split] += size

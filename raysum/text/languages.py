@@ -24,13 +24,13 @@ _SMALL_WORDS = {
     "Dutch": "de van het een en in is op te dat die voor met zijn aan niet door was ook naar uit om bij er werd tot",
 }
 _OF = {name: frozenset(small.split()) for name, small in _SMALL_WORDS.items()}
-OTHER = "not told"
+OTHER = "not detected"
 _STEM = 5  # letters of a word that are compared, so that its endings do not count
 _NO_CONTENT = {**_OF, "English": FUNCTION_WORDS | _OF["English"]}
 
 
 def language(text: str) -> str:
-    """Return the language, or a script such as "Cyrillic script"; "not told" if the short words do not decide.
+    """Return the language, or a script such as "Cyrillic script"; "not detected" if the short words do not decide.
 
     Languages are English, German, French, Spanish, Italian, Portuguese, Dutch, Chinese, Japanese and Korean.
     """

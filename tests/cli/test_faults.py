@@ -4,6 +4,7 @@ More of them: rows in test_hostile_rows.py, formats in test_formats.py, document
 test_damage.py, disks in test_full_disk.py, kills in test_prepare_kills.py.
 """
 
+import errno
 import gzip
 import json
 import os
@@ -119,6 +120,10 @@ SOURCES: dict[str, tuple[Make, str]] = {  # what lies in the folder `raw`, and w
     "a zip archive as a saved list": (zipped("a.pt"), "is not a readable list saved by torch: it is cut, damaged or"),
     "Parquet as JSON lines": (table("a.jsonl", ROW_TABLE), "but Parquet; let its name end in .parquet"),
     "JSON lines as CSV": (file("a.csv", LINES), "raw/a.csv has no column `documents`"),
+    "rows of an unknown split": (
+        file("a.jsonl", LINES.replace(b'"id"', b'"split": "trian", "id"')),
+        "20 split is none of train, valid, test (first: raw/a.jsonl:1, 'trian')",
+    ),
     "a header alone": (file("a.csv", CELLS[:18]), "raw/a.csv is empty: it holds no cluster"),
     "a gzip file with more behind": (file("a.jsonl.gz", gzip.compress(LINES) + b"more"), "a.jsonl.gz cannot be read"),
     "Parquet with damaged pages": (table("a.parquet", ROW_TABLE, flipped), "a.parquet is not valid Parquet"),
@@ -274,6 +279,24 @@ def test_what_can_be_read_is_and_the_others_are_counted(ask, tmp_path, kind):
     found = json.loads(printed.splitlines()[-1])
     assert code == 0 and found["rejected"] == rejected, (told, found)
     assert found["rows"] + sum(rejected.values()) == found["rows_in"] and words in told
+
+
+def test_a_vocabulary_of_rows_of_an_unknown_split_names_the_split(ask, tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(LINES.replace(b'"id"', b'"split": "trian", "id"'))
+    refused(ask, "prepare a.jsonl --out data", "split is none of train, valid, test ('trian')")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EROFS, errno.ESTALE])
+def test_faults_of_disks_and_permissions_are_one_message(ask, tmp_path, monkeypatch, code):
+    """They may come at any place, so that the command line reports them."""
+
+    def fail(self, *arguments, **options):
+        raise OSError(code, os.strerror(code), str(self))
+
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    monkeypatch.setattr("raysum.sources.find.find_sources", fail)
+    monkeypatch.setattr("raysum.prepare.job.find_sources", fail)
+    refused(ask, "prepare a.jsonl --out data", f"{os.strerror(code)}; check its permissions and its disk")
 
 
 def test_the_same_file_named_twice_is_said(ask, place, tmp_path):

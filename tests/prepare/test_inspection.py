@@ -185,6 +185,16 @@ def test_the_report_is_printed_for_a_dry_run_and_for_unreadable_sources(tmp_path
     assert "no such file or folder: nothing" in ended.err and "--out is missing" in ended.err
 
 
+def test_an_occupied_out_is_one_message_without_a_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(ROWS["reviews.jsonl"])  # not readable as it is
+    (tmp_path / "data").write_text("mine")
+    assert run(monkeypatch, "prepare rows.jsonl --out data") == 2
+    told = capsys.readouterr().err
+    assert told.startswith("raysum: ") and "data exists already; remove it" in told and told.count("\n") == 1
+    assert (tmp_path / "data").read_text() == "mine"
+
+
 def test_a_problem_of_the_settings_gives_no_report(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text(rows(5, documents=[FLOOD], summary="A flood."))
