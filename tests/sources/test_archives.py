@@ -133,7 +133,7 @@ def test_archive_bombs_are_refused_in_bounded_space(tmp_path, name, content):
     ("name", "content", "message"),
     [
         ("a.zip", b"PK\x03\x04 no", "is damaged"),
-        ("a.tar.gz", tarred(FILES)[:-40], "is damaged"),
+        ("a.tar.gz", tarred(FILES)[:100], "is damaged"),
         ("a.zip", zipped({"a.jsonl": ROW * 99})[:100] + b"x" * 40, "is damaged"),
         ("a.zip", b"", "is empty"),
         ("a.7z", b"7z\xbc\xaf\x27\x1c", "is an archive; unpack it"),
