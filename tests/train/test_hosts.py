@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -20,7 +20,7 @@ from helpers.project import ROOT
 from helpers.small_datasets import write_dataset
 from helpers.small_runs import TRAINING
 
-ADDRESSES = {"hosta": "10.83.0.1", "hostb": "10.83.0.2"}
+ADDRESSES = {"hosta": "10.83.0.1", "hostb": "10.83.0.2", "hostc": "10.83.0.3"}
 PORT = 6397
 SETTINGS = os.environ | {
     "HOME": "/mnt",
@@ -36,6 +36,7 @@ SETTINGS = os.environ | {
     "RAY_health_check_timeout_ms": "3000",
 }
 MAKE_BUCKET = "import s3fs; s3fs.S3FileSystem().mkdir('runs')"
+EVENTS = "import sys, s3fs; print(s3fs.S3FileSystem().cat(f'runs/{sys.argv[1]}/events.jsonl').decode())"
 LIST = "import json, s3fs; print(json.dumps(s3fs.S3FileSystem().find('runs/run/checkpoints')))"
 
 
@@ -45,10 +46,10 @@ class Host:
     def __init__(self, name: str, folder: Path):
         self.name, self.own = name, folder / name
         self.own.mkdir()
-        (folder / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 hosta hostb\n")
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {' '.join(ADDRESSES)}\n")
         script = (
             f"mount --make-rprivate / && mount --bind {self.own} /mnt && mount --bind {folder}/hosts /etc/hosts && "
-            f"hostname {name} && ip link set lo up && echo up && exec sleep 900"
+            f"hostname {name} && ip link set lo up && echo up && exec sleep 14400"
         )
         command = ["unshare", "-n", "-m", "-u", "sh", "-c", script]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -95,27 +96,44 @@ def start_ray(host: Host) -> None:
     assert started.returncode == 0, started.stderr[-2000:]
 
 
+def connect(first: Host, other: Host) -> None:
+    """Lay a cable from the switch in the first host to another one."""
+    cable = f"link add to-{other.name} type veth peer name net netns {other.process.pid}"
+    address = f"addr add {ADDRESSES[other.name]}/24 dev net"
+    for way in (cable, f"link set to-{other.name} master switch", f"link set to-{other.name} up"):
+        subprocess.run(first.command("ip", *way.split()), check=True)
+    for way in (address, "link set net up"):
+        subprocess.run(other.command("ip", *way.split()), check=True)
+
+
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory) -> Iterator[tuple[Host, Host]]:
-    """Two hosts with a Ray cluster of two CPUs each."""
+def add_host(tmp_path_factory) -> Iterator[Callable[[], Host]]:
+    """Add the next host; each has two CPUs in the Ray cluster of the first."""
     if os.geteuid() or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
         pytest.skip("namespaces need root, unshare, nsenter and ip")
     folder, made = tmp_path_factory.mktemp("hosts"), list[Host]()
+
+    def add() -> Host:
+        made.append(new := Host([*ADDRESSES][len(made)], folder))
+        if new is made[0]:
+            address = f"addr add {ADDRESSES[new.name]}/24 dev switch"
+            for way in ("link add switch type bridge", address, "link set switch up"):
+                subprocess.run(new.command("ip", *way.split()), check=True)
+        else:
+            connect(made[0], new)
+        start_ray(new)
+        return new
+
     try:
-        made += [Host(name, folder) for name in ADDRESSES]
-        first, second = made
-        ways = [["ip", "link", "add", "va", "type", "veth", "peer", "name", "vb"]]
-        ways += [["ip", "link", "set", "vb", "netns", str(second.process.pid)]]
-        for way in ways:
-            subprocess.run(first.command(*way), check=True)
-        for host, link in ((first, "va"), (second, "vb")):
-            subprocess.run(host.command("ip", "addr", "add", f"{ADDRESSES[host.name]}/24", "dev", link), check=True)
-            subprocess.run(host.command("ip", "link", "set", link, "up"), check=True)
-            start_ray(host)
-        yield first, second
+        yield add
     finally:
         for host in made:
             host.end()
+
+
+@pytest.fixture(scope="module")
+def hosts(add_host) -> tuple[Host, Host]:
+    return add_host(), add_host()
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +221,11 @@ def whole(hosts, data, tmp_path_factory) -> list[dict]:
     out = tmp_path_factory.mktemp("whole") / "run"
     done = hosts[0].run("-m", "raysum", *arguments(data, str(out)), "train.workers=0")
     assert done.returncode == 0, done.stderr[-2000:]
-    return [*map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
+    return read_metrics(out)
+
+
+def read_metrics(run: Path) -> list[dict]:
+    return [*map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
 
 
 def arguments(data: Path, out: str) -> list[str]:
@@ -221,6 +243,17 @@ def wait_for_step(hosts: tuple[Host, ...], run: str, step: int, process: subproc
     while newest_step(hosts, run) < step:
         assert process.poll() is None, (hosts[0].own / f"{run}.log").read_text()
         time.sleep(0.1)
+
+
+def wait_for_hosts(first: Host, run: str, count: int, process: subprocess.Popen) -> None:
+    """Wait until the run has written a checkpoint on so many hosts."""
+    while True:
+        assert process.poll() is None, (first.own / f"{run}.log").read_text()
+        events = [json.loads(line) for line in first.run("-c", EVENTS, run).stdout.split("\n") if line]
+        *_, used = [{*event["hosts"]} for event in events if event["event"] == "start"]
+        if len(used) == count and events[-1]["event"] == "checkpoint":
+            return
+        time.sleep(0.5)
 
 
 def newest_step(hosts: tuple[Host, ...], run: str) -> int:
@@ -243,27 +276,26 @@ def check(host: Host, run: str, whole: list[dict]) -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
 def test_a_training_ends_without_a_host_that_is_cut_off(hosts, store, data, whole):
-    """RAYSUM_CUTS times (1): the cable is cut after a random step, and the host joins again for the next training."""
+    """RAYSUM_CUTS times (1), with ZeRO-3 in each second one: the cable is cut after a random step, and the host joins
+    again for the next training."""
     first, second = hosts
     moments = random.Random(int(os.environ.get("RAYSUM_SEED", 1)))
     for number in range(int(os.environ.get("RAYSUM_CUTS", 1))):
         run, step, began = f"cut-{number}-{os.getpid()}", moments.randrange(1, STEPS - 10), time.monotonic()
-        command = first.command(
-            sys.executable, "-m", "raysum", *arguments(data, f"s3://runs/{run}"), "train.workers=1..2"
-        )
-        with open(first.own / f"{run}.log", "w") as log:
-            process = subprocess.Popen(command, env=SETTINGS, stdout=log, stderr=log)
+        stage = f"deepspeed.zero_optimization.stage={2 + number % 2}"
+        sizes = ("train.workers=2..4", "train.cpus_per_worker=0.75", stage)
+        process = start(first, run, *arguments(data, f"s3://runs/{run}"), *sizes)
         wait_for_step(hosts, run, step, process)
-        subprocess.run(second.command("ip", "link", "set", "vb", "down"), check=True)
+        subprocess.run(second.command("ip", "link", "set", "net", "down"), check=True)
         cut = time.monotonic()
         assert process.wait(500) == 0, (first.own / f"{run}.log").read_text()
         ended = time.monotonic()
-        assert check(first, run, whole) == [["hosta", "hostb"], ["hosta"]]
+        assert [*map(sorted, check(first, run, whole))] == [["hosta", "hosta", "hostb", "hostb"], ["hosta", "hosta"]]
         print(
             f"cut {number} after step {step}: {cut - began:.0f} s before and {ended - cut:.0f} s after it", flush=True
         )
         second.kill()
-        subprocess.run(second.command("ip", "link", "set", "vb", "up"), check=True)
+        subprocess.run(second.command("ip", "link", "set", "net", "up"), check=True)
         start_ray(second)
 
 
@@ -327,3 +359,48 @@ def test_after_a_restart_of_the_head_the_same_command_continues(hosts, store, da
     assert process.wait(600) == 0, (first.own / "headless.log").read_text()
     assert "resumes from step 20" in (first.own / "headless.log").read_text()
     check(first, "headless", whole)
+
+
+# Three workers share six micro-batches; with 1.5 CPUs for a worker, each host holds one.
+BY_THREE = ("train.micro_batches=6", "train.cpus_per_worker=1.5", "train.save_every=5", "optim.lr=0.0003")
+
+
+@pytest.fixture(scope="module")
+def alone(hosts, data, tmp_path_factory) -> list[dict]:
+    """The metrics of an uninterrupted training in one process with six micro-batches."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    done = hosts[0].run("-m", "raysum", *arguments(data, str(out)), *BY_THREE, "train.steps=120", "train.workers=0")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return read_metrics(out)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_training_continues_on_two_one_three_and_two_hosts(hosts, add_host, store, data, alone):
+    """It runs on one host after the second is killed, on three after that and a new one join, then one is killed."""
+    first, second = hosts
+    command = (*arguments(data, "s3://runs/elastic"), *BY_THREE, "train.steps=120", "train.workers=1..3")
+    process = start(first, "elastic", *command)
+    wait_for_step(hosts, "elastic", 12, process)
+    second.kill()
+    wait_for_hosts(first, "elastic", 1, process)
+    start_ray(second)
+    third = add_host()
+    wait_for_hosts(first, "elastic", 3, process)
+    third.kill()
+    assert process.wait(600) == 0, (first.own / "elastic.log").read_text()
+    assert [len({*used}) for used in check(first, "elastic", alone)] in ([2, 1, 3, 2], [2, 1, 2, 3, 2])
+    start_ray(third)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_run_resumes_on_two_one_three_and_two_hosts(hosts, store, data, alone):
+    """After the test before, which leaves three hosts."""
+    for number, workers in enumerate((2, 1, 3, 2), 1):
+        sizes = (*BY_THREE, f"train.steps={number * 30}", f"train.workers={workers}")
+        done = hosts[0].run("-m", "raysum", *arguments(data, "s3://runs/resumed"), *sizes)
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert [len({*used}) for used in check(hosts[0], "resumed", alone)] == [2, 1, 3, 2]
