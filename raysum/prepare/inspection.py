@@ -137,7 +137,7 @@ class Inspection(Shown):
             lines.append(f"  {len(files):,} {kind}: {names}")
         encodings = ", ".join(f"{name} {count}" for name, count in self.survey.encodings.most_common())
         lines += [f"encodings: {encodings}"] * bool(encodings)
-        if not self.given.is_usable:
+        if not self.given.is_usable and (self.readings or not self.given.problem):  # else it is the command's error
             lines.append(f"not readable as it is: {self._reason()}")
         for reading in self.readings:
             lines += ["", *reading.lines(), f"  {reading.command(self.out)}"]

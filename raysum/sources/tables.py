@@ -113,7 +113,8 @@ def _repaired(where: str, values: list[str]) -> _Row:
     with suppress(UnicodeError):
         values = [decode_utf8(where, value.encode(errors="surrogateescape")) for value in values]
     if any(map(_INVALID.search, values)):
-        return Rejected("not UTF-8", raw=[_INVALID.sub("\ufffd", value) for value in values])
+        reason = "NUL characters" if any("\0" in value for value in values) else "not UTF-8"
+        return Rejected(reason, raw=[_INVALID.sub("\ufffd", value) for value in values])
     return values
 
 

@@ -195,6 +195,16 @@ def test_an_occupied_out_is_one_message_without_a_report(tmp_path, monkeypatch, 
     assert (tmp_path / "data").read_text() == "mine"
 
 
+def test_an_empty_folder_and_rows_with_nul_are_named_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert run(monkeypatch, "prepare empty --out data") == 2
+    assert capsys.readouterr().err.count("empty holds neither") == 1
+    (tmp_path / "rows.csv").write_bytes(b"id,documents,summary\n1,a\0b,sum\n")
+    assert run(monkeypatch, "prepare rows.csv --out data") == 2
+    assert "rows.csv:2: NUL characters" in capsys.readouterr().err
+
+
 def test_a_problem_of_the_settings_gives_no_report(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text(rows(5, documents=[FLOOD], summary="A flood."))
