@@ -52,6 +52,8 @@ def live_page(out: Path) -> Iterator[Path]:
             write(running=True)
             wait = max(REFRESH_SECONDS, min(_PAUSE * (time.thread_time() - began), _MAX_PAUSE))
 
+    import matplotlib.ticker  # noqa: F401 - an import in the thread, beside those of Ray Tune, can find parts of it
+
     thread = threading.Thread(target=follow, name="search page", daemon=True)
     thread.start()
     try:

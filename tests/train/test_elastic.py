@@ -1,7 +1,9 @@
 """Trainings with a range of workers on clusters of several raylets, which lose nodes and get new ones."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,13 +62,24 @@ def train_command(folder: Path, out: str, *overrides: str) -> Command:
         return Command("train", *arguments, stdout=subprocess.DEVNULL, stderr=log, env=environment)
 
 
+def own_address() -> str:
+    """The address of this machine, by which a node does not use that of an earlier session of this process."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route, contextlib.suppress(OSError):
+        route.connect(("192.0.2.1", 53))  # sends nothing
+        return route.getsockname()[0]
+    return "127.0.0.1"
+
+
+NODE = {"node_ip_address": own_address(), "object_store_memory": 150 << 20}
+
+
 @pytest.fixture
 def cluster(monkeypatch) -> Iterator:
     """A cluster whose head holds one worker and the readers."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 150 << 20})
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 1})
     yield cluster
     cluster.shutdown()
 
@@ -85,13 +98,13 @@ def check_losses(run: Run, whole: Run) -> None:
 
 @pytest.mark.slow
 def test_a_training_continues_without_a_lost_node_and_uses_a_new_one(folder, cluster):
-    _, lost = (cluster.add_node(num_cpus=2, object_store_memory=150 << 20) for _ in range(2))
+    _, lost = (cluster.add_node(num_cpus=2, **NODE) for _ in range(2))
     run = Run(folder / "run")
     command = train_command(folder, "run", f"train.address={cluster.address}", "train.workers=2..4")
     command.wait_until(run.checkpoints)
     cluster.remove_node(lost, allow_graceful=False)
     command.wait_until(lambda: len(starts(run)) == 2)
-    cluster.add_node(num_cpus=2, object_store_memory=150 << 20)
+    cluster.add_node(num_cpus=2, **NODE)
     assert command.process.wait(400) == 0, (folder / "run.log").read_text()
     assert [len(event.hosts) for event in starts(run)] == [4, 2, 4]
     check_losses(run, Run(folder / "whole"))
@@ -100,8 +113,8 @@ def test_a_training_continues_without_a_lost_node_and_uses_a_new_one(folder, clu
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_training_saves_before_a_node_drains_and_continues_on_the_others(folder, cluster):
-    cluster.add_node(num_cpus=2, object_store_memory=150 << 20)
-    leaving = cluster.add_node(num_cpus=2, object_store_memory=150 << 20)
+    cluster.add_node(num_cpus=2, **NODE)
+    leaving = cluster.add_node(num_cpus=2, **NODE)
     run = Run(folder / "drained")
     command = train_command(folder, "drained", f"train.address={cluster.address}", "train.workers=2..4")
     command.wait_until(run.checkpoints)
