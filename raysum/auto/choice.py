@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from raysum.auto.memory import DoesNotFitError, choose_memory
 from raysum.config.loading import load_config, merge
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
@@ -57,15 +58,22 @@ def choose_config(dataset: Dataset, overrides: tuple[str, ...], values: dict[str
 
     Raises UserError if a setting is wrong, or no row of the dataset can be trained on.
     """
-    chooser, best, best_visits = _Chooser(dataset, overrides, values), None, 0
+    chooser, best, best_visits, memory = _Chooser(dataset, overrides, values), None, 0, ""
     for size in SIZES:
         if best is not None and best_visits < size.visits:
             break  # larger sizes are slower
-        config, visits = chooser.choose(size)
+        try:
+            config, visits, needed = chooser.choose(size)
+        except DoesNotFitError:
+            if best is None:
+                raise
+            break
         if best is not None and (visits < size.visits or config.model == best.model):
             break
-        best, best_visits = config, visits
+        best, best_visits, memory = config, visits, needed
     assert best is not None
+    if memory:
+        say(memory)
     model: Any = best.model
     rows, minutes = dataset.references("train"), best.train.minutes or 0
     say(
@@ -85,8 +93,11 @@ class _Chooser:
     overrides: tuple[str, ...]
     values: dict[str, Any]
 
-    def choose(self, size: Size) -> tuple[Config, int]:
-        """Return the config of a ``size``, and the number of examples that it sees in the time."""
+    def choose(self, size: Size) -> tuple[Config, int, str]:
+        """Return the config of a ``size``, the number of examples that it sees in the time, and its memory as text.
+
+        Raises DoesNotFitError if the memory does not suffice, unless the user has set ``deepspeed.zero_optimization``.
+        """
         recipe, targets = self.dataset.recipe, self.dataset.lengths("train")[:, 2]
         targets = targets[targets > 0] if targets.any() else np.array([2])
         source = {"max_paragraphs": recipe.max_paragraphs, "paragraph_tokens": recipe.paragraph_tokens}
@@ -97,10 +108,15 @@ class _Chooser:
             "decode": {"max_length": max(int(np.percentile(targets, 95)), 20)},
         }
         config = self._batched(draft, _FEW_EXAMPLES)
-        per_example = [step.seconds / step.examples for step in timed_steps(self.dataset, config)]
+        timed, memory = config, ""
+        if "zero_optimization" not in config.deepspeed:
+            found, alone = (choose_memory(self.dataset, config, number) for number in (config.train.workers or 1, 1))
+            draft["deepspeed"], memory = {"zero_optimization": found.plan.zero}, str(found)
+            timed = config.model_copy(update={"deepspeed": config.deepspeed | {"zero_optimization": alone.plan.zero}})
+        per_example = [step.seconds / step.examples for step in timed_steps(self.dataset, timed)]
         seconds = statistics.median(per_example[1:]) / max(config.train.workers, 1)
         visits = 60 * (config.train.minutes or 0) * _TRAINING / seconds
-        return self._with_steps(draft, visits), int(visits)
+        return self._with_steps(draft, visits), int(visits), memory
 
     def _with_steps(self, draft: dict[str, Any], visits: float) -> Config:
         """Return the config of ``draft`` with the settings that depend on the number of examples that it sees."""
