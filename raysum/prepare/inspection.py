@@ -16,9 +16,9 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.prepare.cluster import IDS, read_cluster
 from raysum.prepare.config import PrepareConfig
-from raysum.runtime.remote import is_url, local
+from raysum.prepare.job import check_out
+from raysum.runtime.remote import is_url
 from raysum.runtime.rendering import Shown
-from raysum.runtime.storage import check_vacant
 from raysum.sources.documents.read import is_document
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import DAMAGES, RawSource, find_sources, folders_of_rows, sample_path
@@ -275,8 +275,7 @@ def explain_unreadable(paths: Sequence[str], config: PrepareConfig) -> str:
     """Return the report on sources that cannot be read as they are given, or "" if they can
     or if ``out`` is the problem."""
     with suppress(UserError), redirect_stderr(StringIO()):
-        if not is_url(config.out):
-            check_vacant(local(config.out))
+        check_out(config.out, paths)
         found = inspect(paths, config)
         return "" if found.given.is_usable else with_urls(found.render())
     return ""

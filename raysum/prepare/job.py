@@ -7,7 +7,7 @@ uploaded, the manifest last; its copy stays in the cache.
 import json
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -83,14 +83,14 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     >>> raysum.prepare(["clusters.jsonl"], "data", max_paragraphs=10).dataset.rows("train")
     """
     started, config = time.monotonic(), section_of(PrepareConfig, {**settings, "out": str(out)})
-    if not is_url(config.out):
-        check_vacant(local(config.out))  # before the sources are read
+    paths = [sources] if isinstance(sources, str | Path) else list(sources)
+    check_out(config.out, paths)
     ranker = Run.open(config.ranker) if config.ranker_is_run else None
     pieces = config.vocab or (ranker and ranker.vocabulary)
     vocabulary = load_tokenizer(pieces, config.language) if pieces else None
     if vocabulary and vocabulary.pieces == BertSpec.PIECES and config.kind != "extraction":
         raise UserError(f"{config.vocab} is the vocabulary of a BERT, which labels sentences: add --kind extraction")
-    raw_sources = _find_sources([sources] if isinstance(sources, str | Path) else list(sources), config)
+    raw_sources = _find_sources(paths, config)
     is_small = sum(source.size for source in raw_sources) <= _SMALL
     if is_small and (config.valid or config.test):
         unnamed = (source for source in raw_sources if source.split is None)
@@ -114,16 +114,27 @@ def prepare(sources: str | Path | Iterable[str | Path], out: str | Path, **setti
     return PrepareResult(Dataset.open(config.out), time.monotonic() - started)
 
 
+def check_out(out: str, paths: Sequence[str | Path]) -> None:
+    """Raises UserError if ``out`` is one of the sources at ``paths``, holds one, or is another existing folder or file.
+
+    A folder on a store is checked when it is written.
+    """
+    folder, given = local(out), [local(path) for path in paths]
+    if folder in given or (folder.is_file() and any(path in folder.parents for path in given)):
+        raise UserError(f"{out} is a source; choose another --out")
+    if held := [path for path, source in zip(paths, given, strict=True) if folder in source.parents]:
+        raise UserError(f"{out} holds the source {held[0]}; choose another --out")
+    if not is_url(out):
+        check_vacant(folder)
+
+
 def _find_sources(paths: list[str | Path], config: PrepareConfig) -> list[RawSource]:
-    """Return the sources at ``paths`` and report what they leave unused. Raises UserError if one is the output."""
+    """Return the sources at ``paths`` and report what they leave unused."""
     mapping = config.mapping  # it collects the fields that the rows have
     sources = find_sources(paths, mapping)
     _report_unused(sources, mapping)
     for message in unpaired(Path(path).expanduser() for path in paths):
         say(message)
-    for source in sources:
-        if local(source.name) == local(config.out):
-            raise UserError(f"{config.out} is a source; choose another --out")
     return sources
 
 

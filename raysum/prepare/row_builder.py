@@ -72,7 +72,7 @@ class RowBuilder:
     def rows(self, raw: Mapping[str, Any], with_counts: bool = True) -> tuple[list[Row], Counter[str]]:
         """Return the rows of a raw cluster, several only for kind pretraining, and counts of its words and tokens.
 
-        The counts take longer: of the unread tokens of long paragraphs, the reference's bigrams and the languages.
+        The counts take longer: unread tokens of long paragraphs, the reference's bigrams, languages and kept fields.
         Raises Rejected if the cluster has no readable text.
         """
         cluster = read_cluster(raw, self.vocabulary)
@@ -84,6 +84,8 @@ class RowBuilder:
             rows, counts = self._paragraph_row(cluster, with_counts)
         if with_counts and self.recipe.kind != "pretraining":
             counts["without_summary"] = int(not len(rows[0]["target_ids"]))
+        if with_counts:
+            counts.update(f"keep:{name}" for name in self.recipe.keep if cluster.raw.get(name))
         return rows, counts + _language_counts(cluster) if with_counts else counts
 
     def _paragraph_row(self, cluster: Cluster, with_counts: bool) -> tuple[list[Row], Counter[str]]:

@@ -101,6 +101,8 @@ def write_shards(
         say(f"{without} of {rows_in} clusters have no `summary`: training cannot use them")
     if (without := counts["without_title"]) and config.ranker == "tfidf":
         say(f"{without} of {rows_in} clusters have no `title`: LexRank orders their paragraphs, unless --ranker none")
+    if absent := [name for name in config.keep if not counts[f"keep:{name}"]]:
+        say(f"No cluster has a value in --keep {','.join(absent)}; check the names of the fields")
     paths = [source.name.encode(errors="backslashreplace").decode() for source in sources]
     entries = {"rows_in": rows_in, "rejected": dict(rejected.most_common()), "words_kept": _kept_words(counts, config)}
     if config.kind != "pretraining":  # the kind with several rows per cluster

@@ -66,6 +66,8 @@ def train(preset: str | None, *overrides: str, **values: Any) -> RunResult:
     if preset == _AUTO:  # in a room above this one, because it evaluates
         return part("raysum.trainers", "auto")(*overrides, **values)
     config = load_config(preset, overrides, values)
+    if config.train.address and not config.train.workers:
+        say("train.workers=0 trains in this process, not on the cluster of train.address; set train.workers=1 or more")
     run = _folder_of(config)
     with logged_run(run.place), folder_lock(run.path, run.path / LOCK), sync_up(run.path):
         if not run.exists and not config.model.predicts_attention:

@@ -72,6 +72,8 @@ def test_mistakes_leave_nothing_behind(tmp_path):
         ("out", {"pieces": 12}, "different characters"),
         ("taken", {}, "exists already"),
         ("train.jsonl", {}, "is a source; choose another --out"),
+        ("train.jsonl", {"sources": str(tmp_path)}, "is a source; choose another --out"),
+        (".", {}, "holds the source .*train.jsonl; choose another --out"),
         ("train.jsonl/out", {}, "cannot write"),
     ):
         with pytest.raises(UserError, match=message):
@@ -166,6 +168,14 @@ def test_bad_rows_are_set_aside_with_place_and_reason(tmp_path, vocabulary):
     with pytest.raises(UserError, match="cut.jsonl.gz cannot be read to its end"):
         prepare([corpus, str(cut)], str(tmp_path / "none"), vocab=vocabulary)
     assert left_in(tmp_path) == {"corpus.jsonl", "bad.jsonl", "cut.jsonl.gz", "data", "none.rejected.jsonl"}
+
+
+def test_kept_fields_that_no_cluster_has_are_named(tmp_path, vocabulary, capsys):
+    rows = [{"id": str(n), "documents": ["It rained."], "summary": "Rain.", "url": "u" * (n == 3)} for n in range(9)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    prepare([tmp_path / "a.jsonl"], tmp_path / "data", vocab=vocabulary, keep=["url", "urk", "linc"])
+    message = capsys.readouterr().err
+    assert "--keep urk,linc" in message and "url" not in message
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def test_bad_rows_of_csv(tmp_path, vocabulary):
     cells = [deep(65), "[" * 100_000, '[{"text": "a", "text": "b"}]', "[null]", "[[[", "a\0b"]  # "[[[" is a text
     text = GOOD["documents"][0]
     rows = [["documents", "summary"], *([cell, "Bridges."] for cell in cells), [text, ""], [text, "Bridges."]]
-    reasons = [TOO_DEEP, TOO_DEEP, TWICE, NO_DOCUMENT, None, "not UTF-8", "summary is empty"]
+    reasons = [TOO_DEEP, TOO_DEEP, TWICE, NO_DOCUMENT, None, "NUL characters", "summary is empty"]
     expected = {str(number): reason for number, reason in enumerate(reasons, 2) if reason}
     assert rejected(write_csv(tmp_path / "rows.csv", rows), vocabulary) == expected
 
