@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -266,17 +267,19 @@ def test_a_running_server_describes_itself_and_counts_for_all_replicas(server: S
 @pytest.mark.timeout(300)
 def test_a_server_without_replicas_is_alive_but_not_ready(server: Server):
     """The last test of this server: its replicas are killed, and start again."""
-    address = server.client.address
-    for replica in server.processes("ServeReplica:raysum:model"):
-        os.kill(replica, signal.SIGKILL)
+    address, deadline = server.client.address, time.monotonic() + 120
 
-    def wait_for(status: int) -> None:
-        deadline = time.monotonic() + 120
-        while (answer := httpx.get(f"{address}/readyz")).status_code != status:
-            assert time.monotonic() < deadline, answer.text
-            assert httpx.get(f"{address}/healthz").status_code == 200
-            time.sleep(0.2)
+    def status() -> int:
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        answer = httpx.get(f"{address}/readyz")
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.2)
+        return answer.status_code
 
-    wait_for(503)
-    wait_for(200)
+    while status() != 503:  # again and again: a replica can start between two requests
+        for replica in server.processes("ServeReplica:raysum:model"):
+            with suppress(ProcessLookupError):
+                os.kill(replica, signal.SIGKILL)
+    while status() != 200:
+        pass
     assert server.client.summarize("Florence", TEXTS)["summary"]

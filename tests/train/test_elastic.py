@@ -96,6 +96,7 @@ def check_losses(run: Run, whole: Run) -> None:
     assert losses(run) == pytest.approx(losses(whole), rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_training_continues_without_a_lost_node_and_uses_a_new_one(folder, cluster):
     _, lost = (cluster.add_node(num_cpus=2, **NODE) for _ in range(2))
