@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from raysum import systems
 from raysum.errors import UserError
 from raysum.runs.folder import Run
-from raysum.runtime.checksums import check
+from raysum.runtime.checksums import SEAL, check
+from raysum.runtime.remote import fetch, url_of
+from raysum.runtime.run_sync import bring
 from raysum.runtime.storage import load_tensors, open_tensors, read_json
 
 if TYPE_CHECKING:
@@ -153,7 +155,10 @@ class Start:
         return "; ".join(parts)
 
     def apply(self, model: Any) -> None:
-        """Load the matching weights into ``model``."""
+        """Load the matching weights into ``model``. A host without those of a run on a store downloads them first."""
+        if url_of(self.weights):
+            fetch(self.weights.with_name(SEAL))
+            bring(self.weights.parent, self.weights.name)
         weights = load_tensors(self.weights)
         model.load_state_dict({name: weights[own] for name, own in self.loaded.items()}, strict=False)
 

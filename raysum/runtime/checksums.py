@@ -43,15 +43,24 @@ def seal(folder: Path, names: Iterable[str] = (), known: Mapping[str, Any] | Non
     write_json(folder / SEAL, sealed({"files": dict(sorted(checksums.items()))}))
 
 
-def check(folder: Path, *parts: str) -> None:
-    """Raises UserError if a file in ``parts`` (files or folders of ``folder``) is missing or differs from its checksum.
+def sealed_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the checksums of the files of ``folder`` by relative path; none in folders of former versions.
 
-    Folders of former versions have no checksums: there each file must exist and have the format of its suffix.
+    Raises UserError if the file with the checksums is damaged.
     """
     file = folder / SEAL
     checksums = check_sealed(read_json(file), file).get("files") if file.exists() else {}
     if not isinstance(checksums, dict) or not all(isinstance(one, dict) for one in checksums.values()):
         raise damaged(file, "holds no checksums of files")
+    return checksums
+
+
+def check(folder: Path, *parts: str) -> None:
+    """Raises UserError if a file in ``parts`` (files or folders of ``folder``) is missing or differs from its checksum.
+
+    Folders of former versions have no checksums: there each file must exist and have the format of its suffix.
+    """
+    checksums = sealed_files(folder)
     for part in parts:
         names = [name for name in checksums if name == part or name.startswith(f"{part}/")]
         for name in names:

@@ -15,7 +15,7 @@ from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runs.folder import Checkpoint
 from raysum.runtime.compat import load_deepspeed
 from raysum.train.checkpoints import needs_conversion
-from raysum.train.group import from_all_ranks
+from raysum.train.group import agreed, from_all_ranks
 from raysum.train.job_spec import JobSpec
 from raysum.train.optim import engine_config
 
@@ -29,7 +29,7 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     torch.manual_seed(config.train.seed)
     model = systems.build(config.model)
     if start and checkpoint is None:
-        start.apply(model)
+        agreed(partial(start.apply, model))
     new = {*(checkpoint.state["new"] if checkpoint else start.new if start else ())}
     if config.adapters.rank:
         adapt(model, config.adapters, new)

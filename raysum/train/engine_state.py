@@ -6,6 +6,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from torch import distributed
 
 from raysum.errors import UserError
 from raysum.runs.folder import Checkpoint, Run
+from raysum.runtime.checksums import SEAL, is_whole, sealed_files
 from raysum.runtime.remote import url_of
-from raysum.runtime.run_sync import sync_down
-from raysum.train.checkpoints import CONVERTED, ENGINE, TOKEN, convert, needs_conversion
-from raysum.train.group import from_all_ranks, from_rank_0
+from raysum.runtime.run_sync import bring, sync_down
+from raysum.train.checkpoints import CONVERTED, ENGINE, TOKEN, convert, engine_files, needs_conversion
+from raysum.train.group import agreed, from_all_ranks, from_rank_0
 
 
 def remote_ranks(run: Run, token: str) -> frozenset[int]:
@@ -47,23 +49,72 @@ def remote_ranks(run: Run, token: str) -> frozenset[int]:
 def newest(run: Run, remote: frozenset[int]) -> Checkpoint | None:
     """Return the checkpoint to resume from, as rank 0 sees it. Every rank calls it.
 
-    Rank 0 fetches it from the store if another host started the training, converts its engine state if another number
-    of workers wrote it, and sends the state to the hosts of the ``remote`` ranks.
+    Of a run on a store, each rank downloads the files that it reads, each file once on a host. If another number of
+    workers wrote the engine state, every host converts it. Raises the same UserError on every rank.
     """
-    step, files = 0, dict[str, bytes]()
-    if distributed.get_rank() == 0 and (checkpoint := Run(sync_down(run.path)).latest()):
-        if url_of(run.path):
-            checkpoint.check(ENGINE)
-        if needs_conversion(checkpoint, distributed.get_world_size()):
-            convert(checkpoint)
-        files = contents(checkpoint.path, (ENGINE, CONVERTED, "state.json")) if remote else {}
-        step = checkpoint.step
-    step, files = from_rank_0((step, files))
-    if files and writes_for_host(remote):
-        shutil.rmtree(run.checkpoint_folder, ignore_errors=True)
-        write_contents(run.checkpoint_path(step), files)
+
+    def seen() -> tuple[int, dict[str, bytes]]:
+        checkpoint = Run(sync_down(run.path)).latest() if distributed.get_rank() == 0 else None
+        return (checkpoint.step, contents(checkpoint.path, (SEAL, "state.json"))) if checkpoint else (0, {})
+
+    step, head = from_rank_0(agreed(seen))
+    if not step:
+        return None
+    checkpoint = Checkpoint(run.checkpoint_path(step))
+    if writes_for_host(remote):
+        _enter(checkpoint, head)
     distributed.barrier()
-    return Checkpoint(run.checkpoint_path(step)) if step else None
+    is_converted = needs_conversion(checkpoint, distributed.get_world_size())
+    if url_of(run.path):
+        _download(checkpoint, is_converted)
+    if is_converted and (distributed.get_rank() == 0 or writes_for_host(remote)):
+        convert(checkpoint)
+    distributed.barrier()
+    return checkpoint
+
+
+def _enter(checkpoint: Checkpoint, head: dict[str, bytes]) -> None:
+    """Write the ``head`` of ``checkpoint``, its checksums and state, on a remote host; remove other checkpoints there.
+
+    Files of this checkpoint that the host has already are kept if the checksums are still the same.
+    """
+    if contents(checkpoint.path, [SEAL]).get(SEAL) != head[SEAL]:
+        shutil.rmtree(checkpoint.path, ignore_errors=True)
+    for other in checkpoint.path.parent.glob("*"):
+        if other != checkpoint.path:
+            shutil.rmtree(other, ignore_errors=True)
+    write_contents(checkpoint.path, head)
+
+
+def _download(checkpoint: Checkpoint, is_converted: bool) -> None:
+    """Download and check the files that this rank reads, or its part of those that its host converts.
+
+    Rank 0 sends files that it has not uploaded. Every rank calls it.
+    """
+    names = engine_files(checkpoint, distributed.get_rank(), distributed.get_world_size())
+    if is_converted:
+        names = names[int(os.environ["LOCAL_RANK"]) :: int(os.environ["LOCAL_WORLD_SIZE"])]
+    expected = sealed_files(checkpoint.path)
+    for name in names:
+        if (file := checkpoint.path / name).is_file() and not is_whole(file, expected[name]):
+            file.unlink(missing_ok=True)  # damaged on this host only: download it again
+    distributed.barrier()  # ranks of a host share files
+    for name in names:
+        with suppress(UserError):
+            bring(checkpoint.path, name)
+    lacking = [name for name in names if not (checkpoint.path / name).is_file()]
+    if asked := sorted({name for each in from_all_ranks(lacking) for name in each}):
+        files = from_rank_0(contents(checkpoint.path, asked) if distributed.get_rank() == 0 else None)
+        write_contents(checkpoint.path, {name: files[name] for name in lacking if name in files})
+    agreed(lambda: _check(checkpoint, names))
+
+
+def _check(checkpoint: Checkpoint, names: Iterable[str]) -> None:
+    """Raises UserError with a way out if a file in ``names`` cannot be downloaded or is damaged on the store."""
+    try:
+        checkpoint.check(*names)
+    except UserError as error:
+        raise UserError(f"{error}; or remove {url_of(checkpoint.path)} to resume from an older checkpoint") from None
 
 
 def writes_for_host(remote: frozenset[int]) -> bool:

@@ -2,16 +2,19 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
 from torch import distributed
 
+from raysum.errors import UserError
 from raysum.runtime.compat import leave_process_group
 from raysum.runtime.processes import environment
+
+_Result = TypeVar("_Result")
 
 
 @contextmanager
@@ -83,3 +86,15 @@ def from_all_ranks(value: Any, group: Any = None) -> list[Any]:
     values: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value, group=group)
     return values
+
+
+def agreed(work: Callable[[], _Result]) -> _Result:
+    """Return the result of ``work``, which every rank does. If it raises UserError on one rank, all ranks raise it."""
+    result, message = None, ""
+    try:
+        result = work()
+    except UserError as error:
+        message = str(error)
+    if messages := [*filter(None, from_all_ranks(message))]:
+        raise UserError(messages[0])
+    return result  # type: ignore[return-value]

@@ -22,6 +22,10 @@ from raysum.stream.loader import batches
 from raysum.train.job_spec import JobSpec, job_spec_of
 
 STEPS, MICRO_BATCHES = 20, 4
+OFFLOADED = {
+    4: ["offload_optimizer"],
+    5: ["offload_optimizer", "offload_param"],
+}  # pseudo-stages: parts of ZeRO-3 in CPU memory
 WET = {"dropout": 0.1, "attention_dropout": 0.1}
 SMALL = {"width": 16, "ffn": 24, "heads": 2, **WET}
 FAMILY = {**SMALL, "pooling_heads": 2, "ffn_dropout": 0.1}
@@ -85,8 +89,9 @@ def low_thresholds() -> Iterator[None]:
 
 
 def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS) -> JobSpec:
-    """The job of case ``name`` on the datasets in ``folder``."""
+    """The job of case ``name`` on the datasets in ``folder``, at a ZeRO stage or one of ``OFFLOADED``."""
     kind, sections = CASES[name]
+    zero = {"stage": min(stage, 3), **{part: {"device": "cpu"} for part in OFFLOADED.get(stage, [])}}
     dataset = Dataset.open(folder / kind)
     start = {"init_from": str(folder / "start")} if "adapters" in sections else {}
     config = Config(
@@ -101,7 +106,7 @@ def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS
         },
         optim={"lr": 0.003, "schedule": "constant", "warmup_steps": 0, "eps": 1e-6, "betas": (0.9, 0.99)},
         adapters=sections.get("adapters", {}),
-        deepspeed={"zero_optimization": {"stage": stage, "reduce_bucket_size": 2000}, "bf16": {"enabled": low}},
+        deepspeed={"zero_optimization": {**zero, "reduce_bucket_size": 2000}, "bf16": {"enabled": low}},
     )
     return job_spec_of(dataset, config, Run(folder / "unused"), 0)
 

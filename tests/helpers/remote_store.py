@@ -1,11 +1,38 @@
 """A store for tests: a real S3 server on this machine (moto), and clusters to put on it."""
 
 import json
+import re
+from typing import NamedTuple
 
 import pytest
 
 BUCKET = "raysum-tests"
 SECRET = "wJalrXUtnFEMI-secret"
+_USER = re.compile(r"Credential=([^/]+)/")
+
+
+class Download(NamedTuple):
+    user: str  # the access key of the process that downloads
+    key: str
+
+
+class Downloads(list[Download]):
+    """The downloads of objects from a server, in order."""
+
+    def watch(self, server) -> None:
+        application = server._server.app
+
+        def watched(environ, start_response):
+            key = environ.get("PATH_INFO", "").removeprefix(f"/{BUCKET}").strip("/")
+            if environ["REQUEST_METHOD"] == "GET" and key:
+                user = _USER.search(environ.get("HTTP_AUTHORIZATION", ""))
+                self.append(Download(user[1] if user else "", key))
+            return application(environ, start_response)
+
+        server._server.app = watched
+
+
+downloads = Downloads()
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +42,7 @@ def server():
     moto = pytest.importorskip("moto.server")
     found = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     found.start()
+    downloads.watch(found)
     yield "http://{}:{}".format(*found.get_host_and_port())
     found.stop()
 

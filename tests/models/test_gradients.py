@@ -12,6 +12,7 @@ import torch
 
 from helpers.gradient_cases import (
     CASES,
+    OFFLOADED,
     brief_for,
     low_thresholds,
     objective_of,
@@ -124,6 +125,12 @@ def differences(found, expected) -> dict[str, float]:
 def test_two_processes_train_as_one(folder):
     other_stages = [("PHT", 0, False), ("PHT", 1, False), ("PHT", 3, False), ("PHT", 1, True), ("PHT", 2, True)]
     check(folder, 2, 2, [*((name, 2, False) for name in CASES), *other_stages])
+
+
+@pytest.mark.slow
+def test_two_processes_with_states_in_cpu_memory_train_as_one(folder):
+    """ZeRO-3 with the optimizer, and with the weights, offloaded; torch's AdamW needs no compiler."""
+    check(folder, 2, 4, [("PHT", stage, low) for stage in OFFLOADED for low in (False, True)])
 
 
 @pytest.mark.long
