@@ -48,7 +48,8 @@ def _follow(
                 metrics.seek(0)
                 progress.n = newest.step if newest else 0
                 seen = {each for each in seen if each[0] <= progress.n}
-                say(f"{label}: workers started again; training resumes from step {progress.n}")
+                if not last:  # else the end of a training on another host was fetched
+                    say(f"{label}: workers started again; training resumes from step {progress.n}")
             for event in parsed(events):
                 if event.get("event") == "slow":
                     say(f"{label}: {event.get('message')}")
