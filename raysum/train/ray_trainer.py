@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import ray.data
+import ray.exceptions
 import ray.train
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.callback import UserCallback
@@ -65,7 +66,8 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
     """Run the training on Ray Train workers of the current session.
 
     They start again, with another number if ``train.workers`` is a range, after the loss of a worker, before a node
-    shuts down, and when nodes for more workers join. Raises UserError if a worker does, without another attempt.
+    shuts down, and when nodes for more workers join. A fixed number of workers starts again after any number of losses,
+    as long as four in a row leave a new checkpoint. Raises UserError if a worker does, without another attempt.
     """
     settings, run = job_spec.config.train, job_spec.run
     counts = settings.workers.counts(settings.micro_batches)
@@ -78,13 +80,14 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
         while True:
             try:
                 request = _run_workers(job_spec, plan, counts, callbacks)
-            except ray.train.TrainingFailedError:
+            except ray.train.TrainingFailedError as error:
                 with suppress(UserError):  # the store may be unavailable, too
                     refresh(run.path)
                 newest = run.latest()
                 step = newest.step if newest else 0
-                failures, failed_at = (1 if step > failed_at else failures + 1), step
-                if len(counts) == 1 or failures > _FAILURES:
+                has_progress = step > max(failed_at, 0)
+                failures, failed_at = (1 if has_progress else failures + 1), step
+                if not (failures <= _FAILURES if len(counts) > 1 else has_progress and _has_lost(error)):
                     raise
                 request = LEAVE
                 wait_for_answers()
@@ -136,11 +139,20 @@ def _run_workers(job_spec: JobSpec, plan: WorkerPlan, counts: Sequence[int], cal
         if not has_data_error:
             raise
         message = details.splitlines()[0]
+    except (ray.exceptions.RayActorError, ray.exceptions.RaySystemError) as error:  # of Ray Train's controller
+        message = f"Ray has stopped ({reason(error)}); start the same command again: it resumes from a checkpoint"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if message:
         raise UserError(message)
     return request
+
+
+def _has_lost(error: ray.train.TrainingFailedError) -> bool:
+    """Return whether Ray has lost a worker, such as with its node, in contrast to an exception of a worker."""
+    failures = error.worker_failures.values() if isinstance(error, ray.train.WorkerGroupError) else ()
+    causes = (getattr(failure, "health_check_failure", failure) for failure in failures)
+    return any(isinstance(cause, ray.exceptions.RayActorError) for cause in causes)
 
 
 def _ask_to_stop(token: str) -> bool:

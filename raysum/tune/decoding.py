@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -12,6 +12,7 @@ from raysum.data.rows import Row
 from raysum.decode.summary import Summary
 from raysum.evaluate.examples import read_examples
 from raysum.runtime.placement import share
+from raysum.runtime.progress import say
 from raysum.tune.spaces import BETA, WHEN, Job
 
 if TYPE_CHECKING:
@@ -19,15 +20,29 @@ if TYPE_CHECKING:
 
 SCORES = "scores.parquet"  # scores of each example, in the folder of a trial
 _FIRST, _CHUNK = 16, 64  # examples before the first report, and between later ones
+_LOSSES = 3  # lost actors after which a trial starts again, or the shared decoder
 
 
 def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
-    """Decode and score the split, and report the mean scores so far to Tune. Scores that are saved are reused."""
+    """Decode and score the split, and report the mean scores so far to Tune. Scores that are saved are reused.
+
+    After the loss of an actor, such as with its node, both start again, and no report is repeated.
+    """
     from ray import tune
 
-    name = tune.get_context().get_trial_name()
-    for metrics in _saved_means(job, name) or _mean_scores(job, name, values, decoder):
-        tune.report(metrics)
+    name, examples = tune.get_context().get_trial_name(), 0
+    for starts in count(1):
+        try:
+            actor = name if starts == 1 else f"{name} (start {starts})"  # the first scorer may still have its name
+            for metrics in _saved_means(job, name) or _mean_scores(job, name, values, decoder, actor):
+                if metrics["examples"] > examples:
+                    examples = metrics["examples"]
+                    tune.report(metrics)
+            return
+        except ray.exceptions.RayActorError as error:
+            if error.actor_init_failed or starts > _LOSSES:
+                raise
+            say(f"{name}: an actor was lost; the trial starts again")
 
 
 def trial_scores(job: Job, name: str, values: dict[str, Any]) -> "pd.DataFrame":
@@ -36,7 +51,7 @@ def trial_scores(job: Job, name: str, values: dict[str, Any]) -> "pd.DataFrame":
 
     file = job.folder(name) / SCORES
     if not file.is_file():
-        for _ in _mean_scores(job, name, values, None):
+        for _ in _mean_scores(job, name, values, None, name):
             pass
     return pd.read_parquet(file)
 
@@ -51,12 +66,12 @@ def _saved_means(job: Job, name: str) -> list[dict[str, Any]]:
     return [means(pd.read_parquet(file), {job.space.config.metric})] if file.is_file() else []
 
 
-def _mean_scores(job: Job, name: str, values: dict[str, Any], decoder: Any) -> Iterator[dict[str, Any]]:
-    """Yield the mean scores so far, chunk by chunk. The dashboard shows the scoring actor under the trial's name."""
+def _mean_scores(job: Job, name: str, values: dict[str, Any], decoder: Any, actor: str) -> Iterator[dict[str, Any]]:
+    """Yield the mean scores so far, chunk by chunk. The dashboard shows the scoring actor under the name ``actor``."""
     searched = values if decoder else {}
     options = {"num_cpus": 0, "num_gpus": job.share.gpus}
     decoder = decoder or ray.remote(Decoder).options(**options).remote(job, values)
-    scorer: Any = ray.remote(TrialScorer).options(name=name, num_cpus=job.share.cpus).remote(job, name)
+    scorer: Any = ray.remote(TrialScorer).options(name=actor, num_cpus=job.share.cpus).remote(job, name)
     bounds = sorted({0, min(_FIRST, job.length), *range(_CHUNK, job.length, _CHUNK), job.length})
     for start, stop in pairwise(bounds):
         yield ray.get(scorer.score.remote(start, stop, decoder.decode.remote(start, stop, searched)))
@@ -127,7 +142,7 @@ def shared_decoder(job: Job) -> Iterator[Any]:
         return
     betas = search[BETA].listed
     gpus = share("decoder", 1, gpus=job.space.config.resources.gpus).gpus
-    options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 1, "max_task_retries": 1}
+    options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": _LOSSES, "max_task_retries": _LOSSES}
     decoder: Any = ray.remote(Decoder).options(**options).remote(job, {BETA: betas[0]}, betas)
     try:
         yield decoder

@@ -24,7 +24,7 @@ from raysum.runtime.placement import Capacity
 from raysum.runtime.processes import cores
 from raysum.runtime.progress import logged_run, say
 from raysum.runtime.remote import local, shown
-from raysum.runtime.run_sync import added_to, sync_up
+from raysum.runtime.run_sync import added_to, push_so_far, refresh, sync_up
 from raysum.runtime.session import is_joined, make_ready, ray_session
 from raysum.runtime.storage import check_own, write_json, write_text, writing
 from raysum.tokenizers.loading import load_tokenizer
@@ -77,7 +77,7 @@ def _search(job: Job, started: float) -> SearchResult:
         if is_joined(settings.address):
             capacity = Capacity.of_cluster()
             _check_resources(space, capacity)
-            job = replace(job, concurrency=_concurrency(space, capacity))
+            job = replace(job, concurrency=_concurrency(space, capacity), least_workers=1)
         say(f"Trials: {page}; TensorBoard: tensorboard --logdir {job.out}")
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token)")
         from raysum.tune.tuner import run_trials  # the session sets variables that Ray Tune reads at import
@@ -85,6 +85,8 @@ def _search(job: Job, started: float) -> SearchResult:
         # The search after this one belongs to the best run. Once it exists, a repeated trial must not become the best.
         repeats_failed = not (space.then and (job.out / space.then.name / _CLAIM).is_file())
         run_trials(job, repeats_failed)
+        push_so_far(job.out)  # trials may have run on the head of the cluster
+        refresh(job.out)
         trials = read_search(job.out, running=False).trials
         best = trials[0]
         if best.error:

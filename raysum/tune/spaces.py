@@ -153,6 +153,7 @@ class Job:
     length: int  # scored examples, or training steps, of a whole trial
     concurrency: int  # trials that run side by side
     threads: int  # of each of them
+    least_workers: int = 0  # of each training: 1 on a cluster, so that no training runs on the host of the search
 
     @property
     def share(self) -> Share:

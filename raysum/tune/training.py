@@ -14,7 +14,9 @@ from ray import tune
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.tune.search.sample import Domain
 
+from raysum.config.workers import Workers
 from raysum.runs.folder import Run
+from raysum.runtime.run_sync import refresh
 from raysum.runtime.storage import read_json, read_lines, write_json
 from raysum.systems import count_parameters
 from raysum.tune.objective import LOGGED
@@ -30,11 +32,14 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
 
     run = Run(job.folder(tune.get_context().get_trial_name()))
     config, metric = job.space.resolve(values), job.space.config.metric
-    threads = config.train.threads or max(1, job.threads // max(1, config.train.workers))
+    workers = Workers(max(config.train.workers, job.least_workers))
+    threads = config.train.threads or max(1, job.threads // max(1, workers))
     every = math.gcd(config.train.log_every, config.train.validate_every)  # so that each report has logged metrics
-    own = {"threads": threads, "trackers": [], "log_every": every, **_worker_resources(job, config.train.workers)}
+    own = {"workers": workers, "threads": threads, "trackers": [], "log_every": every}
+    own |= _worker_resources(job, workers)
     shared = config.train.model_copy(update=own)
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
+    refresh(run.path)  # the trial may have run on another host before
     if not job.space.config.is_population:
         if run.exists and run.latest() and run.validations():
             tune.report(best_so_far(run, metric))  # of a former state of the search, whose limits it may have reached

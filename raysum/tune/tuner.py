@@ -48,11 +48,12 @@ def run_trials(job: Job, repeats_failed: bool) -> None:
 def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune.Tuner:
     """Return the tuner of a new search, or of the search in the folder, which runs its unfinished trials again."""
     space, folder, decodes = job.space.config, job.out / "tune", job.space.config.kind == "decode"
-    # A trial itself needs almost no CPU (0 is not allowed): its actor or its worker group has the CPUs. Tune does not
-    # count the worker group.
+    # A trial itself runs on the head of the cluster, without which the search ends, and survives the loss of all other
+    # nodes. It has no CPUs (but needs some resource): its actors or its worker group have them. Tune does not count the
+    # worker group.
     each = job.share._replace(gpus=0.0) if decoder else job.share
     actors = [each.bundle] if decodes else []
-    resources = tune.PlacementGroupFactory([{"CPU": 0.01}, *actors])
+    resources = tune.PlacementGroupFactory([{"node:__internal_head__": 0.001}, *actors])
     trial, parameters = (decode_trial, {"decoder": decoder}) if decodes else (train_trial, {})
     trainable = tune.with_resources(tune.with_parameters(trial, job=job, **parameters), resources)
     if is_begun:
@@ -75,7 +76,7 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             num_samples=job.space.num_trials,
             # Reuse saves the start of a process with its imports for each trial. But a trial that is stopped while its
             # workers train keeps its process busy, so the next trial there would fail.
-            reuse_actors=decodes or is_population or job.space.first.train.workers == 0,
+            reuse_actors=decodes or is_population or max(job.space.first.train.workers, job.least_workers) == 0,
             trial_name_creator=job.name,
             trial_dirname_creator=job.name,
         ),
