@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+_ANSWER = 2.0  # seconds for Ray's head to answer a process that only shows progress
+
 
 def onednn_linear(x: "Tensor", weight: "Tensor", bias: "Tensor | None") -> "Tensor":
     """Compute ``torch.nn.functional.linear`` in fp32 on a CPU by oneDNN, without gradients."""
@@ -118,11 +120,26 @@ def draining_nodes() -> set[str]:
     return {*ray._private.state.state.get_draining_nodes()}
 
 
-def post(name: str) -> None:
-    """Set a flag that all processes of the cluster see."""
+def post(name: str, value: bytes = b"1") -> None:
+    """Set a flag, or a value, that all processes of the cluster see."""
     from ray.experimental import internal_kv
 
-    internal_kv._internal_kv_put(name, b"1", namespace="raysum")
+    internal_kv._internal_kv_put(name, value, namespace="raysum")
+
+
+def take_posted(prefix: str) -> list[bytes]:
+    """Remove and return the values whose names begin with ``prefix``, by name; none if Ray does not run or answer."""
+    ray, where = sys.modules.get("ray"), b"raysum"
+    found = list[bytes]()
+    with suppress(Exception):  # of Ray while it starts, stops or its head restarts
+        if ray is not None and ray.is_initialized():
+            from ray.experimental import internal_kv
+
+            store = internal_kv.internal_kv_get_gcs_client()
+            for name in sorted(store.internal_kv_keys(prefix.encode(), where, _ANSWER)):
+                found.append(store.internal_kv_get(name, where, _ANSWER))
+                store.internal_kv_del(name, False, where, _ANSWER)
+    return found
 
 
 def is_posted(name: str) -> bool:

@@ -18,6 +18,7 @@ from raysum.runs.trackers import check_trackers, tracked
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.processes import configure_process
 from raysum.runtime.progress import logged_run, say
+from raysum.runtime.remote import url_of
 from raysum.runtime.run_sync import push_so_far, refresh, sync_up
 from raysum.runtime.session import make_ready, ray_session, reason
 from raysum.runtime.storage import check_own, check_vacant, writing
@@ -26,6 +27,7 @@ from raysum.stream.truncation import TRAINING, split_truncation
 from raysum.systems import part
 from raysum.train import checkpoints
 from raysum.train.job_spec import JobSpec, epochs_warning, job_spec_of, out_of_patience
+from raysum.train.lines import PostedLines, WrittenLines
 from raysum.train.optim import check_engine_config, check_start, schedule_warning
 from raysum.train.progress_bar import show_progress
 
@@ -193,10 +195,12 @@ def _begin(job_spec: JobSpec, dataset: Dataset, newest: Checkpoint | None) -> No
 def _train(job_spec: JobSpec, newest: Checkpoint | None, callbacks: Sequence[Any]) -> None:
     """Run the workers, under Ray Train or in this process, and record a failure in the run folder."""
     run, settings = job_spec.run, job_spec.config.train
+    is_remote = bool(settings.workers and url_of(run.path))  # then rank 0 may write metrics.jsonl on another host
+    lines = PostedLines(run, job_spec.token) if is_remote else WrittenLines(run)
     try:
         with (
             tracked(settings.trackers, run.path, run.name, job_spec.config.model_dump(mode="json")) as log,
-            show_progress(run, newest.step if newest else 0, settings, log),
+            show_progress(f"training {run.path.name}", lines, newest.step if newest else 0, settings, log),
         ):
             if settings.workers:
                 push_so_far(run.path)  # rank 0 may run on a host without the run folder

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,8 +149,8 @@ class Meter:
 class Reporter:
     """Write lines to metrics.jsonl and TensorBoard (first worker only), and keep the ``latest`` value of every metric.
 
-    Each line goes to ``watch``. All workers ``report`` the latest values to Ray Train, only at checkpoints: each report
-    waits half a second.
+    Each line and event goes to the functions ``watch``. All workers ``report`` the latest values to Ray Train, only at
+    checkpoints: each report waits half a second.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Reporter:
         run: Run,
         is_first: bool,
         report: Callable[[dict[str, Any]], None] = lambda latest: None,
-        watch: Callable[[dict[str, Any]], None] = lambda line: None,
+        watch: Sequence[Callable[[dict[str, Any]], None]] = (),
     ):
         self.run, self.report, self.latest = run, report, dict[str, Any]()
         self._is_first, self._watch = is_first, watch
@@ -177,7 +177,7 @@ class Reporter:
 
     def write(self, line: dict[str, Any]) -> None:
         self.latest |= line
-        self._watch(line)
+        self._show(line)
         if self._board is not None:
             append_line(self.run.metrics, line)
             if figures := {name: value for name, value in line.items() if name.startswith("valid_")}:
@@ -187,9 +187,13 @@ class Reporter:
                 self._board.write_event(Event(wall_time=time.time(), step=line["step"], summary=point))
             self._board.flush()
 
+    def _show(self, line: dict[str, Any]) -> None:
+        for watch in self._watch:
+            watch(line)
+
     def add_event(self, event: str, step: int, **values: Any) -> None:
         """Append an event to events.jsonl (first worker only)."""
-        self._watch({f"{event}_time": time.time()})
+        self._show({"event": event, "step": step, f"{event}_time": time.time(), **values})
         if self._is_first:
             self.run.add_event(event, step=step, **values)
 

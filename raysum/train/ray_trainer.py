@@ -9,10 +9,11 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import ray.data
@@ -30,7 +31,7 @@ from raysum.runtime.compat import draining_nodes, is_posted, post
 from raysum.runtime.placement import WorkerPlan, requested, reserve, wait_for_answers
 from raysum.runtime.processes import configure_process, environment, interruptible, quiet_data, quiet_ray
 from raysum.runtime.progress import say
-from raysum.runtime.remote import shown
+from raysum.runtime.remote import shown, url_of
 from raysum.runtime.run_sync import refresh
 from raysum.runtime.session import reason
 from raysum.runtime.storage import writing
@@ -38,6 +39,7 @@ from raysum.runtime.versions import check_versions, own_versions
 from raysum.stream.loader import DataError, ray_batches, ray_dataset
 from raysum.train.checkpoints import clear
 from raysum.train.job_spec import JobSpec
+from raysum.train.lines import Line, post_lines
 from raysum.train.requests import GROW, LEAVE, STOP, save_at_sigterm
 
 _FAILURES = 3  # restarts after lost workers; of a range of workers, those without a new checkpoint
@@ -161,9 +163,13 @@ def _ask_to_stop(token: str) -> bool:
     return is_posted(f"{token}-{_STARTED}")
 
 
-def _look(token: str, plan: WorkerPlan, larger: Sequence[int], nodes: set[str]) -> str:
-    """Return a request to the workers of a plan, which run on ``nodes``, or "". Rank 0 calls it every second."""
+def _look(token: str, plan: WorkerPlan, larger: Sequence[int], nodes: set[str], lines: "SimpleQueue[Line]") -> str:
+    """Return a request to the workers of a plan, which run on ``nodes``, or "". Rank 0 calls it every second.
+
+    It also posts the ``lines`` that the driver shows.
+    """
     post(f"{token}-{_STARTED}")
+    post_lines(token, lines)
     if is_posted(f"{token}-{STOP}"):
         return STOP
     if nodes & draining_nodes():
@@ -238,14 +244,18 @@ def _worker(settings: dict[str, Any]) -> tuple[str, str]:
         clear(job_spec.run)  # of an earlier attempt on this host
     shard = ray.train.get_dataset_shard("train")
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
-    watch = [Gauges(job_spec.run).set] if context.get_world_rank() == 0 else []
-    reporter = Reporter(job_spec.run, context.get_world_rank() == 0, ray.train.report, *watch)
+    lines = SimpleQueue[Line]()
+    is_first = context.get_world_rank() == 0
+    watch: list[Callable[[Line], None]] = [Gauges(job_spec.run).set] if is_first else []
+    if is_first and url_of(job_spec.run.path):
+        watch.append(lines.put)
+    reporter = Reporter(job_spec.run, is_first, ray.train.report, watch)
     try:
         check_versions(settings["versions"], socket.gethostname(), own_versions())  # the node may have joined later
         with ray_group(), closing(reporter):
             nodes = {*from_all_ranks(ray.get_runtime_context().get_node_id())}
-            look = partial(_look, job_spec.token, settings["plan"], settings["larger"], nodes)
-            with closing(Requests(look if context.get_world_rank() == 0 else None)) as requests:
+            look = partial(_look, job_spec.token, settings["plan"], settings["larger"], nodes, lines)
+            with closing(Requests(look if is_first else None)) as requests:
                 return "", work(job_spec, lambda start: ray_batches(tables), reporter, requests)
     except UserError as error:
         return str(error), ""

@@ -5,8 +5,10 @@ import re
 import subprocess
 import sys
 import time
+from queue import SimpleQueue
 
 import pytest
+import ray
 
 from raysum.config.sections import TrainConfig
 from raysum.prepare.job import prepare
@@ -15,6 +17,7 @@ from raysum.runs.folder import Run
 from raysum.runtime.progress import Stages, bar, say, span
 from raysum.runtime.storage import append_line, read_lines
 from raysum.sources.find import find_sources
+from raysum.train.lines import PostedLines, WrittenLines, post_lines
 from raysum.train.progress_bar import show_progress
 
 SCRIPT = """
@@ -46,14 +49,49 @@ def test_the_bar_of_a_training_goes_back_with_its_metrics(tmp_path, monkeypatch,
         time.sleep(0.2)
 
     write(2)
-    with show_progress(run, 0, TrainConfig(steps=10)):
+    run.add_event("start", step=2)  # of an earlier command
+    with show_progress("training run", WrittenLines(run), 2, TrainConfig(steps=10)):
+        run.add_event("start", step=2)
         write(4, 6, 8)
         run.rewind(4)  # as a worker does that goes on from the checkpoint of step 4
+        time.sleep(0.1)
+        run.add_event("start", step=4)
         write(5, 7)
     printed = capsys.readouterr().err
     assert "training run: workers started again; training resumes from step 4" in printed
     assert re.search(r"70%.* 7/10 .*loss=7.000", printed), printed
     assert [line["step"] for line in read_lines(run.metrics)] == [2, 4, 5, 7]
+
+
+def test_the_bar_of_a_training_shows_lines_of_another_process_of_ray(tmp_path, ray_session, capsys):
+    run, watched = Run(tmp_path), list[dict]()
+
+    @ray.remote
+    def work(lines: list[dict]) -> None:
+        waiting = SimpleQueue[dict]()
+        for line in lines:
+            waiting.put({"loss": line["step"], "tokens_per_s": 1.0, **line})
+        post_lines("a-token", waiting)
+        post_lines("a-token", waiting)  # nothing is left
+
+    def seen(count: int) -> None:
+        deadline = time.monotonic() + 20
+        while len(watched) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    with show_progress("training run", PostedLines(run, "a-token"), 2, TrainConfig(steps=10), watched.append):
+        ray.get(work.remote([{"event": "start", "step": 2}, {"step": 4}, {"step": 6}]))
+        seen(2)
+        shown = [line["step"] for line in watched]
+        slow = {"event": "slow", "step": 6, "message": "host b is slow"}
+        ray.get(work.remote([slow, {"event": "start", "step": 4}, {"step": 5}, {"step": 6}]))
+        seen(4)
+        for step in (1, 4, 5, 6, 7):  # what the store has at the end; the last line was not posted
+            append_line(run.metrics, {"step": step, "loss": step, "tokens_per_s": 1.0})
+    printed = capsys.readouterr().err
+    assert shown == [4, 6] and [line["step"] for line in watched] == [4, 6, 5, 6, 7]
+    assert "workers started again; training resumes from step 4" in printed and "host b is slow" in printed
+    assert re.search(r"70%.* 7/10 .*loss=7.000", printed), printed
 
 
 @pytest.mark.parametrize("packed", [False, True])
