@@ -300,6 +300,7 @@ class ComposeService(Strict):
     deploy: Deploy | None = None
     profiles: list[str] | None = None
     restart: Literal["unless-stopped"] | None = None
+    stop_grace_period: Annotated[str, Field(pattern=r"^\d+s$")] | None = None
 
 
 class SecretFile(Strict):

@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from helpers.processes import Command
+from helpers.project import ROOT
 from helpers.small_datasets import write_dataset
 from helpers.small_runs import TRAINING
 from raysum.config.loading import load_config
@@ -123,6 +125,43 @@ def test_a_training_saves_before_a_node_drains_and_continues_on_the_others(folde
     drain += " --reason=DRAIN_NODE_REASON_PREEMPTION --reason-message=spot"
     subprocess.run([sys.executable, "-m", "ray.scripts.scripts", *drain.split()], check=True)
     assert command.process.wait(400) == 0, (folder / "drained.log").read_text()
+    assert [len(event.hosts) for event in starts(run)] == [4, 2]
+    names = [event.event for event in run.events()]
+    second = names.index("start", 1)
+    assert "failure" not in names and run.events()[second].step == run.events()[second - 1].step
+    check_losses(run, Run(folder / "whole"))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_spot_node_drains_at_sigterm_and_the_training_saves_before_it_continues(folder, monkeypatch, tmp_path):
+    from ray._private.services import node_ip_address_from_perspective
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    own = node_ip_address_from_perspective(None)  # `ray start` does not join a head on 127.0.0.1
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"node_ip_address": own, "num_cpus": 1})
+    cluster.add_node(num_cpus=2, **NODE | {"node_ip_address": own})
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    options = [f"--address={cluster.address}", "--num-cpus=2", f"--object-store-memory={150 << 20}"]
+    with (tmp_path / "node.log").open("w") as log:
+        settings = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
+        script = ["bash", str(ROOT / "cluster" / "spot-node.sh"), *options]
+        node = subprocess.Popen(script, env=settings | {"SPOT_SECONDS": "120"}, stdout=log, stderr=log)
+    try:
+        run = Run(folder / "spot")
+        end = time.monotonic() + 120
+        while "Ray runtime started" not in (said := (tmp_path / "node.log").read_text()):
+            assert node.poll() is None and time.monotonic() < end, said
+            time.sleep(0.1)
+        command = train_command(folder, "spot", f"train.address={cluster.address}", "train.workers=2..4")
+        command.wait_until(run.checkpoints)
+        node.terminate()
+        assert node.wait(180) == 0 and "draining node" in (tmp_path / "node.log").read_text()
+        assert command.process.wait(400) == 0, (folder / "spot.log").read_text()
+    finally:
+        node.kill()
+        cluster.shutdown()
     assert [len(event.hosts) for event in starts(run)] == [4, 2]
     names = [event.event for event in run.events()]
     second = names.index("start", 1)
