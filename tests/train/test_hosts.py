@@ -272,6 +272,11 @@ def check(host: Host, run: str, whole: list[dict]) -> list[list[str]]:
     return started
 
 
+def said(host: Host, run: str) -> str:
+    """The messages of a command."""
+    return (host.own / f"{run}.log").read_text()
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
@@ -288,9 +293,11 @@ def test_a_training_ends_without_a_host_that_is_cut_off(hosts, store, data, whol
         wait_for_step(hosts, run, step, process)
         subprocess.run(second.command("ip", "link", "set", "net", "down"), check=True)
         cut = time.monotonic()
-        assert process.wait(500) == 0, (first.own / f"{run}.log").read_text()
+        assert process.wait(500) == 0, said(first, run)
         ended = time.monotonic()
-        assert [*map(sorted, check(first, run, whole))] == [["hosta", "hosta", "hostb", "hostb"], ["hosta", "hosta"]]
+        assert "training continues with 2 workers with 0.75 CPUs each (before: 4)" in said(first, run)
+        # The event of the first start is lost with its host, if no checkpoint of that host was uploaded.
+        assert [*map(sorted, check(first, run, whole))][-1] == ["hosta", "hosta"]
         print(
             f"cut {number} after step {step}: {cut - began:.0f} s before and {ended - cut:.0f} s after it", flush=True
         )
@@ -347,8 +354,8 @@ def test_after_a_restart_of_the_head_the_same_command_continues(hosts, store, da
     for each in first.processes():
         if each.name() in ("gcs_server", "raylet"):
             each.kill()
-    code, said = process.wait(300), (first.own / "headless.log").read_text()
-    assert code == 2 and "Traceback" not in said and said.count("raysum: ") == 1, (code, said)
+    code, message = process.wait(300), said(first, "headless")
+    assert code == 2 and "Traceback" not in message and message.count("raysum: ") == 1, (code, message)
     second.kill()
     for each in first.processes():
         if each.pid not in (first.process.pid, store.pid) and "moto.server" not in each.cmdline():
@@ -357,8 +364,8 @@ def test_after_a_restart_of_the_head_the_same_command_continues(hosts, store, da
         start_ray(host)
     process = start(first, "headless", *command)
     assert process.wait(600) == 0, (first.own / "headless.log").read_text()
-    said = (first.own / "headless.log").read_text()
-    assert re.search("resumes from step [2-8]0", said) and "started again" not in said
+    message = said(first, "headless")
+    assert re.search("resumes from step [2-8]0", message) and "started again" not in message
     check(first, "headless", whole)
 
 
