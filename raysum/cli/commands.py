@@ -77,14 +77,14 @@ def _options(version: _Version = False) -> None:
 
 @verb(app, panel=_START)
 def quickstart(
-    out: Annotated[Path, Option(help="Folder to write: corpus, dataset, run, search.")],
+    out: Annotated[str, Option(help="Folder to write: corpus, dataset, run, search.")],
     steps: Annotated[int | None, Option(help="Training steps, instead of the preset's.", min=1)] = None,
     clusters: Annotated[int, Option(help="Training clusters to generate.", min=64)] = 16000,
 ) -> Any:
     """Run all steps on a generated corpus: prepare, train PHT, align, search beta, evaluate, summarize."""
     from raysum.quickstart import quickstart as run
 
-    return run(out, steps=steps, clusters=clusters)
+    return run(Path(out), steps=steps, clusters=clusters)
 
 
 class PrepareOptions(PrepareConfig):
@@ -276,7 +276,7 @@ def human_sheets(
 
 
 @verb(human_app, "analyze")
-def human_analyze(folder: Annotated[Path, Argument(help="Folder of `human sheets`, with completed sheets.")]) -> Any:
+def human_analyze(folder: Annotated[str, Argument(help="Folder of `human sheets`, with completed sheets.")]) -> Any:
     """Compute scores, tests and agreement from completed sheets."""
     return raysum.human_analyze(folder)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from pydantic.fields import FieldInfo
-from typer.models import ArgumentInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 from raysum.config.base import Section
 from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
@@ -56,6 +56,7 @@ def verb(app: typer.Typer, name: str | None = None, panel: str | None = None) ->
 
         def command(*, as_json: bool, **values: Any) -> None:
             _check_filled(parameters, values)
+            _check_options(own, values)
             result = function(**(values if section is None else _arguments(section, own, values)))
             print_result(result, as_json)
             if code := getattr(result, "exit_code", 0):
@@ -123,6 +124,15 @@ def _check_filled(parameters: list[Parameter], values: dict[str, Any]) -> None:
         if isinstance(argument, ArgumentInfo) and "" in (value if isinstance(value, list) else [value]):
             name = argument.metavar or parameter.name.upper()
             raise UserError(f"{name} is empty; give a value ({argument.help or name})")
+
+
+def _check_options(own: list[Parameter], values: dict[str, Any]) -> None:
+    """Raises UserError if an option of no section is empty; :func:`section_of` checks those of sections."""
+    for parameter in own:
+        option, value = parameter.annotation.__metadata__[0], values.get(parameter.name)
+        if isinstance(option, OptionInfo) and "" in (value if isinstance(value, list) else [value]):
+            flag = f"--{parameter.name.replace('_', '-')}"
+            raise UserError(f"{flag} is empty; give a value, or leave it out ({option.help or flag})")
 
 
 def _with_prefix(pair: str, known: set[str]) -> str:

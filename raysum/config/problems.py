@@ -1,6 +1,7 @@
 """Validate values as config sections. Messages name the location and the nearest valid key."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import accumulate
@@ -78,12 +79,20 @@ def _explain(problem: Any, locations: dict[str, str], root: type[Section], spec:
         fix = f"did you mean {near!r}?" if near else f"the keys are {', '.join(root.model_fields)}"
         return f"unknown key {dotted!r}{where}; {fix}"
     if kind == "missing":
-        field = root.model_fields.get(dotted)
-        return f"--{dotted} is missing: {field.description}" if field else f"{dotted} is missing{where}"
+        field, file = root.model_fields.get(dotted), _file(locations)
+        if field and field.description:
+            return f"{dotted if file else f'--{dotted}'} is missing{file}: {field.description}"
+        return f"{dotted} is missing{where}"
     is_section = kind in ("model_type", "dict_type")
     message = "must be a section of keys and values" if is_section else problem["msg"].removeprefix("Value error, ")
     shown = "" if isinstance(value, dict | BaseModel) else f" (got {repr(value)[:_SHOWN]})"
     return f"{dotted}: {message}{shown}{where}".removeprefix(": ")
+
+
+def _file(locations: dict[str, str]) -> str:
+    """Return the file that most keys come from, in parentheses, or an empty string if none comes from a file."""
+    files = Counter(place.rpartition(", line ")[0] for place in locations.values() if ", line " in place)
+    return f" ({files.most_common(1)[0][0]})" if files else ""
 
 
 def _location(problem: Any, dotted: str, locations: dict[str, str]) -> str:

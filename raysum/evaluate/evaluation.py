@@ -16,7 +16,7 @@ from raysum.decode.domain_shift import SPLIT, learn
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.evaluate.examples import check_readable, read_examples, usual_words
-from raysum.evaluate.saved import save_evaluation
+from raysum.evaluate.saved import check_place, save_evaluation
 from raysum.evaluate.scorers import HEADLINES, score_table, scorers_of
 from raysum.evaluate.systems import Extracted, PaperBaseline, Swapped, System, Trained, strategies
 from raysum.evaluate.table import Evaluation
@@ -51,8 +51,10 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     dataset = Dataset.open(config.data)
     split = dataset.split(config.split)
     out = local(config.out or "")
-    if config.out and (out.is_file() or (out / "manifest.json").is_file()):
-        raise UserError(f"{config.out} is {'a file' if out.is_file() else 'a dataset'}; choose another --out")
+    taken = {out: "a file", out / "manifest.json": "a dataset", out / "config.yaml": "a run"}
+    for place, kind in taken.items() if config.out else ():
+        if place.is_file():
+            raise UserError(f"{config.out} is {kind}; choose another --out")
     if str(target) in paper_baseline_names() or extracts(target):
         return _evaluate_untrained(str(target), dataset, split, config)
     run = Run.resolve(target)
@@ -66,8 +68,9 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         if model.ranks and dataset.kind == "ranking":
             from raysum.evaluate.ranking import evaluate_ranker
 
-            result, outputs = evaluate_ranker(run, dataset, split, config)
-            return save_evaluation(config.out or results_folder(run, dataset, split), result, outputs)
+            folder = config.out or results_folder(run, dataset, split)
+            check_place(folder)
+            return save_evaluation(folder, *evaluate_ranker(run, dataset, split, config))
         return (_evaluate_extractor if model.extracts else _evaluate_generator)(run, dataset, split, config)
 
 
@@ -154,6 +157,8 @@ def compare_systems(
     scores of an example are the means of the first ``config.checkpoints`` systems.
     """
     rouge.find_protocol(config.protocol)
+    if out is not None:
+        check_place(out)
     examples = read_examples(dataset, split, config.limit)
     first = next(examples)
     scorers = scorers_of(config.scorers, config.protocol, config.references)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from raysum.errors import UserError
 from raysum.evaluate.table import Evaluation
 from raysum.runtime.remote import is_url, local, shown
-from raysum.runtime.storage import read_json, write_json, writing
+from raysum.runtime.storage import check_writable, read_json, write_json, writing
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 TABLE = "table.json"
@@ -84,9 +84,18 @@ class SavedEvaluation:
             raise UserError(f"{file} cannot be read ({error}); repeat the `raysum evaluate` command") from None
 
 
+def check_place(out: str | Path) -> None:
+    """Raises UserError if :func:`save_evaluation` cannot write ``out``: before summaries are decoded."""
+    check_writable(_folder(out))
+
+
+def _folder(out: str | Path) -> Path:
+    return local(out) if is_url(out) else Path(out)
+
+
 def save_evaluation(out: str | Path, result: Evaluation, outputs: Iterable[dict[str, Any]]) -> Evaluation:
     """Save ``result`` and return it. If the disk is full, none of the three files changes."""
-    folder = local(out) if is_url(out) else Path(out)
+    folder = _folder(out)
     unfinished = folder / ".unfinished"
     try:
         with writing(folder):

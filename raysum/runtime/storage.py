@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,12 +66,32 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        foreign = isinstance(error, FileNotFoundError) and folder not in Path(str(error.filename)).absolute().parents
+        foreign = isinstance(error, FileNotFoundError) and not _is_along(Path(str(error.filename)), folder)
         if (isinstance(error, OSError) and not foreign) or any(words in str(error) for words in _UNWRITTEN):
             lines = [line for line in str(error).splitlines() if any(words in line for words in _UNWRITTEN)]
             reason = getattr(error, "strerror", None) or (lines or [str(error)])[-1]
             raise UserError(f"cannot write {folder}: {reason}; free space there, or choose another folder") from None
         raise
+
+
+def _is_along(path: Path, folder: Path) -> bool:
+    """Return whether ``path`` is in ``folder``, or is the folder itself or one above it."""
+    path, folder = path.absolute(), folder.absolute()
+    return path == folder or folder in path.parents or path in folder.parents
+
+
+def check_writable(folder: Path) -> None:
+    """Raises UserError if ``folder``, which need not exist, cannot get files: before work whose result they are."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    with writing(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        finally:
+            for each in missing:
+                with suppress(OSError):  # another process has a file there
+                    each.rmdir()
 
 
 def check_here(path: Path, option: str = "folder") -> None:

@@ -57,18 +57,21 @@ class KeyFile(Section):
 
     @classmethod
     def read(cls, path: Path) -> "KeyFile":
-        """Raises UserError if the file is missing or broken, or if others may change or read it."""
+        """Raises UserError if the file is missing, broken or no file here, or if others may change or read it."""
+        check_here(path, "file")
         try:
             mode = path.stat().st_mode
         except OSError as error:
             fix = f"create it with `raysum keys add NAME --file {path}`"
             raise UserError(f"cannot read the keys in {path} ({error.strerror}); {fix}") from None
+        if not stat.S_ISREG(mode):
+            raise UserError(f"{path} is not a regular file; name the file of the keys")
         if mode & _FORBIDDEN:
             raise UserError(f"other users can read or change the keys in {path}; run `chmod 600 {path}`")
         values = read_json(path)
         if not isinstance(values, dict):
             raise UserError(f"{path} is not a file of keys; create one with `raysum keys add NAME --file FILE`")
-        return validate(values, None, cls)
+        return validate(values, dict.fromkeys(values, str(path)), cls)
 
     def find(self, key: bytes) -> Key | None:
         """Return the entry of a key, also a revoked one. The time does not depend on how much of a hash agrees."""

@@ -93,7 +93,7 @@ _OWN_OPENING = re.compile(rf"this (?:{_TEXTS}|(?:book|document|year|week|month)\
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 # Two sentences or a heading and a sentence without a break: "factorization.1 At", "end.The", "2005Through".
-_GLUED = re.compile(r"[a-z]{3,}\.\d{1,2}\s+[A-Z]|[a-z]\.[A-Z][a-z]|[a-z]{2,}\d\.?\s+[A-Z][a-z]|\d\d[A-Z][a-z]{2}")
+_GLUED = re.compile(r"[a-z]{3}\.\d{1,2}\s+[A-Z]|[a-z]\.[A-Z][a-z]|[a-z]{2}\d\.?\s+[A-Z][a-z]|\d\d[A-Z][a-z]{2}")
 _BROKEN_END = re.compile(r"(?:\b[A-Z]\.){2,}$|\b(?:Fig|Eq|No|vs|e\.g|i\.e|Dr|Mr|Mrs|cf)\.$")
 _MOJIBAKE = re.compile("\ufffd|[ÃÂâ][\u0080-\u00bf€™œ\u2018-\u201e]")
 _PAIRS = ("()", "[]", "{}", "“”", "«»")

@@ -69,6 +69,9 @@ MISTAKES = [
     ("evaluate lexrank data=made split=test checkpoints=3", "checkpoints is for trained runs"),
     ("evaluate lexrank data=made split=test out=made", "made is a dataset; choose another --out"),
     ("evaluate lexrank data=made split=test out=note.txt", "note.txt is a file; choose another --out"),
+    ("evaluate lexrank data=made split=test out=trained", "trained is a run; choose another --out"),
+    ("evaluate lexrank data=made split=test out=/proc/x", "cannot write /proc/x: No such file or directory"),
+    ("evaluate lexrank data=made split=test out=file/new", "cannot write file/new: Not a directory"),
     ("summarize none empty.jsonl", "empty.jsonl"),
     ("summarize none --set beta empty.jsonl", "--set beta is not KEY=VALUE; write for example --set words=44"),
     ("summarize lexrnk file", "did you mean 'lexrank'?"),
@@ -87,6 +90,13 @@ MISTAKES = [
     ("prepare '' --out data", "SOURCE... is empty; give a value (JSONL"),
     ("report '' --out page.html", "RUN|SEARCH|EVALUATION... is empty"),
     ("summarize lexrank own.jsonl ''", "[FILE]... is empty"),
+    ("report made --out ''", "--out is empty; give a value, or leave it out (HTML file to write.)"),
+    ("data show made --plot ''", "--plot is empty"),
+    ("compare file --metrics ''", "--metrics is empty"),
+    ("import hiersumm file --out '' --vocab file", "--out is empty"),
+    ("quickstart --out ''", "--out is empty"),
+    ("keys list --file ''", "--file is empty"),
+    ("human analyze ''", "FOLDER is empty"),
     ("config show empty.jsonl", "empty.jsonl is empty: it must be a mapping of sections"),
     ("prepare own.jsonl --out data --vocab file", "file is not a SentencePiece model"),
     (
@@ -110,7 +120,11 @@ def folder(tmp_path_factory) -> Path:
     """A folder with bad sources, a document, a published model, and the dataset ``made``."""
     folder = tmp_path_factory.mktemp("folder")
     files = {"empty.jsonl": "", "file": "", "own.jsonl": '{"documents": ["A text."]}', "sheet.xlsx": "PK\3\4"}
-    files |= {"note.txt": "One sentence is here. Another one stands there.", "published/config.json": "{}"}
+    files |= {
+        "note.txt": "One sentence is here. Another one stands there.",
+        "published/config.json": "{}",
+        "trained/config.yaml": "",
+    }
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(content)

@@ -236,6 +236,14 @@ def test_mistakes_with_the_file_are_one_message_with_the_fix(file: str, tmp_path
     (tmp_path / "list").chmod(0o600)
     with pytest.raises(UserError, match="is not a file of keys"):
         KeyFile.read(tmp_path / "list")
+    for place in (tmp_path, Path("/dev/null")):
+        with pytest.raises(UserError, match=f"{place} is not a regular file; name the file of the keys"):
+            KeyFile.read(place)
+    with pytest.raises(UserError, match="s3://bucket/keys is on a store"):
+        KeyFile.read(Path("s3://bucket/keys"))
+    (tmp_path / "list").write_text('{"keys": [{"name": 5}]}')
+    with pytest.raises(UserError, match=r"(?s)keys.0.name: .*/list\).*keys.0.sha256 is missing \(.*/list\)"):
+        KeyFile.read(tmp_path / "list")
 
 
 def test_other_machines_are_served_with_keys_or_by_confirmation_only(file: str, monkeypatch: pytest.MonkeyPatch):

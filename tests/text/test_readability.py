@@ -95,6 +95,11 @@ def test_fragments_are_found(text):
     assert is_fragment(text)
 
 
+@pytest.mark.timeout(10)
+def test_a_very_long_word_is_read_soon():
+    assert is_fragment("x" * 1_000_000)  # a minute for 100,000 letters, if each were a start of all others
+
+
 @pytest.mark.parametrize("text", ["Rome lies on the Tiber.", "大教堂于1436年完工！", "Волга впадает в море.", "It is the capital of Italy."])  # fmt: skip  # noqa: E501
 def test_sentences_are_no_fragments(text):
     assert not is_fragment(text)

@@ -228,7 +228,7 @@ def test_a_space_goes_on_with_a_decode_space(space_file):
         (("grid: [1", "gird: [1"), r"unknown key 'search.decode.num_beams.gird' \(.*mine.yaml, line 5\)"),
         (("{grid: [1, 4]}", "{}"), "exactly one of grid, mixes, choice, uniform, loguniform"),
         (("decode.beta", "model.width"), "decode space changes decode"),
-        (("about", "metrik"), "(?s)about is missing.*metrik"),
+        (("about", "metrik"), r"(?s)^about is missing \(.*mine.yaml\): desc.*metrik"),
         (("0.5", ".inf"), "decode.beta: .*finite"),
         (("grid: [1, 4]", "mixes: {letters: LG, layers: [60]}"), "more than 100,000 mixes"),
         (("0.5]", "0.5" + ", 1" * 60_000 + "]"), "more than 100,000 combinations"),
