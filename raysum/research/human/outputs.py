@@ -42,7 +42,7 @@ def read_texts(
     known = sorted(name for name in found if name != REFERENCE or REFERENCE in (systems or ()))
     for name in systems or ():
         if name not in known:
-            there = sorted({REFERENCE, *(each for folder in evaluations for each in _read(Path(folder), None))})
+            there = sorted({REFERENCE, *(str(each) for folder in evaluations for each in _read(Path(folder), None))})
             raise UserError(f"no system {name!r} in these outputs; there are {', '.join(there)}")
     if len(known) < 2:
         raise UserError(f"judges compare two systems at least, and here is {', '.join(known) or 'none'}; name more")
