@@ -45,6 +45,7 @@ class Host:
 
     def __init__(self, name: str, folder: Path):
         self.name, self.own = name, folder / name
+        self.settings = dict[str, str]()  # further environment variables of what starts on this host
         self.own.mkdir()
         (folder / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {' '.join(ADDRESSES)}\n")
         script = (
@@ -62,7 +63,7 @@ class Host:
     def run(self, *arguments: str, seconds: int = 300) -> subprocess.CompletedProcess[str]:
         """``python ARGUMENTS`` on this host."""
         command = self.command(sys.executable, *arguments)
-        return subprocess.run(command, env=SETTINGS, capture_output=True, text=True, timeout=seconds)
+        return subprocess.run(command, env=SETTINGS | self.settings, capture_output=True, text=True, timeout=seconds)
 
     def processes(self) -> list[psutil.Process]:
         inside = os.stat(f"/proc/{self.process.pid}/ns/net").st_ino
@@ -412,3 +413,40 @@ def test_a_run_resumes_on_two_one_three_and_two_hosts(hosts, store, data, alone)
         done = hosts[0].run("-m", "raysum", *arguments(data, "s3://runs/resumed"), *sizes)
         assert done.returncode == 0, done.stderr[-2000:]
     assert [len({*used}) for used in check(hosts[0], "resumed", alone)] == [2, 1, 3, 2]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_clock_that_is_a_minute_ahead_on_one_host_changes_nothing(hosts, store, data, whole, tmp_path):
+    if not shutil.which("gcc"):
+        pytest.skip("the library that moves a clock needs gcc")
+    first, second = hosts
+    library, source = tmp_path / "clock.so", ROOT / "tests" / "helpers" / "clock_ahead.c"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    second.kill()
+    second.settings["LD_PRELOAD"] = str(library)
+    try:
+        assert float(second.run("-c", "import time; print(time.time())").stdout) - time.time() > 50
+        start_ray(second)
+        process = start(first, "ahead", *arguments(data, "s3://runs/ahead"), "train.placement=spread")
+        wait_for_step(hosts, "ahead", 15, process)
+        for host in hosts:
+            check_status(host, "s3://runs/ahead")
+        assert process.wait(600) == 0, said(first, "ahead")
+        assert [*map(sorted, check(first, "ahead", whole))] == [["hosta", "hostb"]]
+        for host in hosts:
+            check_status(host, "s3://runs/ahead")
+    finally:
+        second.settings.clear()
+        second.kill()
+        start_ray(second)
+
+
+def check_status(host: Host, run: str) -> None:
+    """`raysum status` shows times that are not negative, and that a minute between clocks explains."""
+    shown = host.run("-m", "raysum", "status", run, "--json")
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    status = json.loads(shown.stdout)
+    times = [status[name] for name in ("checkpoint_age", "seconds_left") if status.get(name) is not None]
+    assert times and all(0 <= each < 900 for each in times) and status["failure"] is None, status
