@@ -2,7 +2,7 @@
 
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 from ray.tune.search.optuna import OptunaSearch
+from ray.tune.trainable.function_trainable import wrap_function
 from ray.util.metrics import Gauge
 
 from raysum.errors import UserError
@@ -55,7 +56,7 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
     actors = [each.bundle] if decodes else []
     resources = tune.PlacementGroupFactory([{"node:__internal_head__": 0.001}, *actors])
     trial, parameters = (decode_trial, {"decoder": decoder}) if decodes else (train_trial, {})
-    trainable = tune.with_resources(tune.with_parameters(trial, job=job, **parameters), resources)
+    trainable = _named(tune.with_resources(tune.with_parameters(trial, job=job, **parameters), resources))
     if is_begun:
         return tune.Tuner.restore(str(folder), trainable, resume_unfinished=True, restart_errored=repeats_failed)
     is_population = space.is_population
@@ -89,6 +90,16 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
             callbacks=[TrialProgress(space.metric, job.space.num_trials, job.out), TrialTrackers(job)],
         ),
     )
+
+
+def _named(function: Callable[..., None]) -> type[tune.Trainable]:
+    """Return the trainable of a function, whose actor has the name of its first trial in Ray's dashboard."""
+
+    class Trial(wrap_function(function)):  # type: ignore[misc]
+        def __repr__(self) -> str:
+            return str(self.trial_name)
+
+    return Trial
 
 
 def _searcher(job: Job) -> SearchAlgorithm | Searcher:
