@@ -23,7 +23,8 @@ def test_a_system_without_training_is_served(tmp_path):
         server.wait_until_ready()
         assert server.client.health() == {"status": "ok", "system": "lexrank"}
         answer = server.client.summarize("Florence", TEXTS, id="x")
-        assert answer == raysum.load("lexrank", words=20).summarize("Florence", TEXTS).to_dict() | {"id": "x"}
+        expected = raysum.load("lexrank", words=20).summarize("Florence", TEXTS).to_dict()
+        assert answer == expected | {"id": "x", "model": {"system": "lexrank"}}
         for sentence in answer["sentences"]:
             (cited,) = sentence["citations"]
             assert TEXTS[cited["document"]][cited["start"] : cited["end"]] == cited["quote"] == sentence["text"]
