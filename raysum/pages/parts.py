@@ -57,6 +57,11 @@ def note(text: str) -> str:
     return _part("note", text) if text else ""
 
 
+def conclusion(text: str) -> str:
+    """Return the conclusion of a page, which stands at its top."""
+    return f'<p class="conclusion">{escape(text)}</p>' if text else ""
+
+
 def heading(text: str) -> str:
     return f"<h3>{escape(text)}</h3>"
 

@@ -19,6 +19,7 @@ from raysum.report import training
 from raysum.report.gather import RunRecord, gather
 from raysum.report.page import report_page
 from raysum.report.status import folder_kind, is_running
+from raysum.report.verdict import verdict_of_states
 from raysum.runs.folder import Run
 from raysum.tune.page import REFRESH_SECONDS, best_so_far, metric_title, search_page
 from raysum.tune.record import RECORD, SearchRecord, read_search
@@ -83,7 +84,9 @@ class Pages:
             sections.insert(0, parts.section("now", "Running now", charts))
         if damaged := [[entry.name, entry.trouble] for entry in entries if entry.trouble]:
             sections.append(parts.section("damaged", "Damaged", parts.table(["folder", "what is wrong"], damaged)))
-        top = parts.tiles((str(count), name) for name, count in tiles.items())
+        newest = max(entries, key=lambda entry: entry.changed, default=None)
+        conclusion = verdict_of_states(kinds, [entry.state for entry in entries], newest.name) if newest else ""
+        top = parts.conclusion(conclusion) + parts.tiles((str(count), name) for name, count in tiles.items())
         return parts.document(str(self.folder), top, sections, REFRESH_SECONDS, _LATE)
 
     def page(self, name: str) -> str | None:

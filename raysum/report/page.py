@@ -15,6 +15,7 @@ from raysum.pages import parts
 from raysum.report import results, training
 from raysum.report.examples import examples
 from raysum.report.gather import Gathered, gather
+from raysum.report.verdict import verdict
 from raysum.runtime.rendering import Shown
 from raysum.runtime.storage import write_page
 
@@ -67,7 +68,8 @@ def report_page(content: Gathered, every: float | None = None) -> str:
     ]
     names = [*(run.name for run in runs), *(search.name for search in searches)]
     title = ", ".join(names or [evaluated.name for evaluated in evaluations])
-    return parts.document(title, parts.tiles(_tiles(content)[:_TILES]), sections, every)
+    top = parts.conclusion(verdict(content)) + parts.tiles(_tiles(content)[:_TILES])
+    return parts.document(title, top, sections, every)
 
 
 def _tiles(content: Gathered) -> list[tuple[str, str]]:

@@ -76,6 +76,7 @@ def test_the_board_lists_runs_and_searches_and_names_what_is_damaged(client, fol
     assert rows.keys() == {"folder", "deep/pht", "<i>rates", DAMAGED}
     assert rows["deep/pht"][:1] + rows["deep/pht"][3:] == ["run", "valid loss 2.2500", "valid loss 2.2500", "5.0 s"]
     assert rows["<i>rates"][:3] == ["search", "interrupted", "1 of 4 trials, 1 failed"]
+    assert "2 runs and 1 search: 1 damaged, 2 interrupted. The last change was in " in answer.text
     assert rows[DAMAGED][1] == "damaged" and "line 1 is not a JSON object" in found.texts["damaged"]
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     pages = [client.get(own["href"]) for tag, own in found.tags if tag == "a"]
