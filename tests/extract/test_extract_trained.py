@@ -212,7 +212,7 @@ def test_from_text_to_a_served_run(folder, tmp_path):
         assert server.client.health() == {"status": "ok", "run": "tuned", "step": tuned.best().step}
         raw = CLUSTERS[0]
         answer = server.client.summarize(raw["title"], raw["documents"], id=raw["id"])
-        assert answer == local
+        assert answer == local | {"model": {"run": tuned.name, "step": 20}}
         for sentence in answer["sentences"]:
             (cited,) = sentence["citations"]
             assert raw["documents"][cited["document"]]["text"][cited["start"] : cited["end"]] == cited["quote"]

@@ -81,10 +81,14 @@ def on_ranks(folder: Path, world: int, steps: int, asked: list[tuple[str, int, b
 
 def check(folder: Path, world: int, steps: int, asked: list[tuple[str, int, bool]]) -> None:
     """Train on ``world`` processes, compare with plain torch, in bf16 with one process, too, and print a table."""
-    plain = {}
-    for name, low in dict.fromkeys((name, low) for name, _, low in asked):
-        with low_thresholds():
-            plain[name, low] = plain_loop(brief_for(name, folder, 0, low, steps), low)
+    plain, threads = {}, torch.get_num_threads()
+    torch.set_num_threads(1)  # as each rank: in bf16, kernels round by their number of threads
+    try:
+        for name, low in dict.fromkeys((name, low) for name, _, low in asked):
+            with low_thresholds():
+                plain[name, low] = plain_loop(brief_for(name, folder, 0, low, steps), low)
+    finally:
+        torch.set_num_threads(threads)
     found, alone = on_ranks(folder, world, steps, asked), {}
     if in_bf16 := [case for case in asked if case[2]]:
         alone = on_ranks(folder, 1, steps, in_bf16)
