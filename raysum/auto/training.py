@@ -21,11 +21,12 @@ from raysum.evaluate.evaluation import compare_systems, results_folder
 from raysum.evaluate.examples import read_examples, usual_words
 from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.systems import Extracted, System, Trained
-from raysum.evaluate.table import Evaluation
+from raysum.evaluate.table import Evaluation, figure_table
 from raysum.extract.learning import FEWEST
 from raysum.extract.systems import TrainedExtractive
 from raysum.prepare.row_builder import as_sentences
 from raysum.runs.folder import Run, RunResult
+from raysum.runtime.rendering import Grid
 from raysum.runtime.run_sync import added_to, sync_down
 from raysum.systems import extractive, extractive_names
 from raysum.text.tfidf import count_words
@@ -47,6 +48,7 @@ class AutoResult(RunResult):
     evaluation: Evaluation
     invented: float  # share of the run's summaries with something of ``kind`` that is in no source
     words: int  # word limit of the extractive systems
+    data: str = ""  # the dataset and its numbers of clusters
     kind: str = "name or number"
 
     @property
@@ -78,10 +80,15 @@ class AutoResult(RunResult):
         return {**super().to_dict(), **self.evaluation.to_dict(), **choice}
 
     def render(self) -> "Group":  # type: ignore[override]
+        """Return one screen: the data, the systems by their main figure, and the command that serves the best."""
         from rich.console import Group
         from rich.text import Text
 
-        name, figure = self.run.name, FIGURES[self.figure].label
+        systems, name, figure = self.evaluation.systems, self.run.name, FIGURES[self.figure].label
+        best_first = sorted(systems, key=lambda system: systems[system][self.figure], reverse=True)
+        table = figure_table([(system, systems[system]) for system in best_first], (self.figure, "words")).T
+        words = f"extractive summaries of at most {self.words} words"
+        top = f"{self.data}; compared on {self.evaluation.examples} valid clusters, {words}:\n"
         lines = [f"{100 * self.invented:.0f} % of the summaries of {name} have a {self.kind} that is in no source."]
         if self.best == name:
             lines.append(f"{name} has a significantly higher {figure}. Serve it with")
@@ -89,7 +96,8 @@ class AutoResult(RunResult):
             too_much = f"invents too much (above {100 * _MAX_INVENTED:.0f} %)"
             why = too_much if self.invented > _MAX_INVENTED else f"has no significantly higher {figure}"
             lines.append(f"{self.best} is the best choice: it invents nothing, and {name} {why}. Serve it with")
-        return Group(self.evaluation.render(), Text("\n".join(["", *lines, f"  {self.serve}"])))
+        lines += [f"  {self.serve}", f"All figures: raysum report {self.run.path} --out report.html"]
+        return Group(Text(top), Grid.of(table), Text("\n".join(["", *lines])))
 
 
 def train(*overrides: str, **values: Any) -> AutoResult:
@@ -134,7 +142,8 @@ def _compare(run: Run, dataset: Dataset) -> AutoResult:
     learn(run, dataset, own.seen)
     invented = evaluation.systems[run.name]["unsupported"] / evaluation.examples
     kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # lower-cased text shows no names
-    return AutoResult(run, evaluation, invented, words, kind)
+    clusters = [f"{dataset.references(name):,} {name}" for name in ("train", "valid")]
+    return AutoResult(run, evaluation, invented, words, f"{dataset.place}: {' and '.join(clusters)} clusters", kind)
 
 
 def _extractor(run: Run, dataset: Dataset) -> Iterator[TrainedExtractive]:

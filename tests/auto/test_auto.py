@@ -34,14 +34,22 @@ def data(tmp_path_factory) -> Dataset:
 )
 def test_the_run_is_best_only_beyond_doubt_and_where_it_hardly_invents(low, invented, best, tmp_path):
     systems = {"pht": {"rouge2": 20.0}, "lead": {"rouge2": 13.0}, "lexrank": {"rouge2": 14.0}}
+    systems["pht"] |= {"rouge2_low": 17.5, "rouge2_high": 22.5, "words": 31.0}
     differences = {f"pht - {name}": {"rouge2": 6.0, "rouge2_low": low, "rouge2_high": 9.0} for name in systems}
-    result = AutoResult(Run(tmp_path / "pht"), Evaluation(systems, differences, "", 1, pd.DataFrame()), invented, 40)
+    evaluation = Evaluation(systems, differences, "", 8, pd.DataFrame())
+    result = AutoResult(Run(tmp_path / "pht"), evaluation, invented, 40, "towns: 200 train and 8 valid clusters")
     served = f"{best} --set words=40" if best == "lexrank" else tmp_path / best
     assert result.best == best and result.serve == f"raysum serve {served}"
     printed = StringIO()
     Console(file=printed, width=200).print(result.render())
     assert f"{100 * invented:.0f} % of the summaries of pht have" in printed.getvalue()
     assert ("invents too much" in printed.getvalue()) == (invented > 0.1)
+    lines = printed.getvalue().splitlines()
+    assert (
+        lines[0].startswith("towns: 200 train and 8 valid clusters; compared on 8 valid clusters") and len(lines) < 20
+    )
+    table = [line.split() for line in lines if line.split()[:1] and line.split()[0] in systems]
+    assert table[0] == ["pht", "20.00", "±2.50", "31.0"] and [line[0] for line in table[1:3]] == ["lexrank", "lead"]
 
 
 @pytest.mark.parametrize(("long", "words"), [(0, 5), (1, 5), (2, 30)])
