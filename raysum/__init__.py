@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from raysum.research.reproduce.job import reproduce as reproduce
     from raysum.serve.app import serve as serve
     from raysum.serve.batches import summarize_files as summarize_files
+    from raysum.serve.client import AsyncClient as AsyncClient
     from raysum.serve.client import Client as Client
     from raysum.teach.job import teach as teach
     from raysum.train.fit import train as train
@@ -37,6 +38,7 @@ let_threads_sleep()
 __version__ = "0.1.0"
 # Verbs without a room of their own, and the client.
 _FUNCTIONS = {
+    "AsyncClient": "raysum.serve.client:AsyncClient",
     "Client": "raysum.serve.client:Client",
     "compare": "raysum.evaluate.comparison:compare",
     "human_analyze": "raysum.research.human.analysis:human_analyze",

@@ -1,9 +1,10 @@
-"""A small client of `raysum serve`."""
+"""Clients of `raysum serve`: one that waits for its answers, and one for asyncio."""
 
+import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +20,46 @@ class _NoAnswerError(UserError):
     """The connection fails, so another attempt may succeed."""
 
 
-class Client:
+class _Connection:
+    """The address of a server, its key, and the meaning of its answers."""
+
+    def __init__(self, address: str, retries: int, key: str | None):
+        self.address = address.rstrip("/")
+        self.retries = retries
+        key = (key or os.environ.get("RAYSUM_KEY", "")).strip()  # a file of it may end with a line end
+        if not (key.isascii() and key.isprintable()):
+            raise UserError("the key has characters that no key has; set RAYSUM_KEY or key= to one")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _problem(self, answer: httpx.Response) -> str:
+        return f"{self.address} answers {answer.status_code}: {_message(answer)}"
+
+    def _retried(self, answer: httpx.Response, attempt: int) -> tuple[str, float]:
+        """Return the problem of an answer and the seconds before the next attempt, or "" for a good answer.
+
+        Raises UserError if another attempt would have the same answer.
+        """
+        if answer.status_code == 200:
+            return "", 0.0
+        if answer.status_code not in _RETRIED:
+            raise UserError(self._problem(answer))
+        wait = answer.headers.get("Retry-After", "")
+        pause = min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else _pause(attempt)  # it may be a date
+        return self._problem(answer), pause
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raises UserError in place of errors of the address and the connection."""
+        try:
+            yield
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+            raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
+        except httpx.TransportError as error:
+            reason = error or type(error).__name__
+            raise _NoAnswerError(f"nothing answers at {self.address} ({reason}); is `raysum serve` running?") from None
+
+
+class Client(_Connection):
     """Requests summaries from the server at ``address`` and retries failed requests.
 
     ``timeout`` is the limit of one attempt in seconds, ``retries`` the number of attempts after the first. The pauses
@@ -36,12 +76,8 @@ class Client:
         retries: int = 5,
         key: str | None = None,
     ):
-        self.address = address.rstrip("/")
-        self.retries = retries
-        key = (key or os.environ.get("RAYSUM_KEY", "")).strip()  # a file of it may end with a line end
-        if not (key.isascii() and key.isprintable()):
-            raise UserError("the key has characters that no key has; set RAYSUM_KEY or key= to one")
-        self._http = httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
+        super().__init__(address, retries, key)
+        self._http = httpx.Client(timeout=timeout, headers=self._headers)
 
     def __enter__(self) -> "Client":
         return self
@@ -81,22 +117,14 @@ class Client:
         The events are ``queued``, ``reading``, ``prefix`` and ``sentence``, see the route /v1/summarize/stream. Nothing
         is retried. Raises UserError if nothing answers, or if the server refuses the request or fails.
         """
-        event, body = "", _body(title, documents, id, options)
+        events, body = _Events(self.address), _body(title, documents, id, options)
         with self._errors(), self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
             if answer.status_code != 200:
                 answer.read()
-                raise UserError(f"{self.address} answers {answer.status_code}: {_message(answer)}")
+                raise UserError(self._problem(answer))
             for line in answer.iter_lines():
-                name, _, value = line.partition(": ")
-                if name == "event":
-                    event = value
-                elif name == "data":
-                    values = json.loads(value)
-                    if event == "error":
-                        raise UserError(f"{self.address} answers {values['status']}: {values['error']}")
-                    yield event, values
-        if event != "result":
-            raise UserError(f"the stream of {self.address} ended before its result; ask again")
+                yield from events.of(line)
+        events.check_end()
 
     def health(self) -> dict[str, Any]:
         """The server's ``status``, ``run`` and ``step``."""
@@ -105,34 +133,120 @@ class Client:
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         problem = ""
         for attempt in range(self.retries + 1):
-            pause = 0.25 * 2**attempt
             try:
                 with self._errors():
                     answer = self._http.request(method, self.address + path, json=body)
-            except _NoAnswerError as error:
-                problem = str(error)
-            else:
-                if answer.status_code == 200:
+                problem, pause = self._retried(answer, attempt)
+                if not problem:
                     return answer.json()
-                problem = f"{self.address} answers {answer.status_code}: {_message(answer)}"
-                if answer.status_code not in _RETRIED:
-                    raise UserError(problem)
-                wait = answer.headers.get("Retry-After", "")
-                pause = min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else pause  # it may be a date
+            except _NoAnswerError as error:
+                problem, pause = str(error), _pause(attempt)
             if attempt < self.retries:
                 time.sleep(pause)
         raise UserError(problem)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Raises UserError in place of errors of the address and the connection."""
-        try:
-            yield
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-            raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
-        except httpx.TransportError as error:
-            reason = error or type(error).__name__
-            raise _NoAnswerError(f"nothing answers at {self.address} ({reason}); is `raysum serve` running?") from None
+
+class AsyncClient(_Connection):
+    """:class:`Client` for asyncio: the same arguments and methods, which are awaited.
+
+    >>> async with AsyncClient("http://127.0.0.1:8000") as client:
+    ...     await asyncio.gather(*(client.summarize(title, documents) for title, documents in clusters))
+    """
+
+    def __init__(
+        self,
+        address: str = "http://127.0.0.1:8000",
+        timeout: float = 300.0,
+        retries: int = 5,
+        key: str | None = None,
+    ):
+        super().__init__(address, retries, key)
+        self._http = httpx.AsyncClient(timeout=timeout, headers=self._headers)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def summarize(
+        self,
+        title: str = "",
+        documents: list[str | dict[str, str]] | None = None,
+        id: str | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """As :meth:`Client.summarize`."""
+        return await self._ask("POST", "/v1/summarize", _body(title, documents, id, options))
+
+    async def stream(
+        self,
+        title: str = "",
+        documents: list[str | dict[str, str]] | None = None,
+        id: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """As :meth:`Client.stream`: ``async for event, values in client.stream(...)``."""
+        events, body = _Events(self.address), _body(title, documents, id, options)
+        with self._errors():
+            async with self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    raise UserError(self._problem(answer))
+                async for line in answer.aiter_lines():
+                    for event in events.of(line):
+                        yield event
+        events.check_end()
+
+    async def health(self) -> dict[str, Any]:
+        """As :meth:`Client.health`."""
+        return await self._ask("GET", "/healthz")
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        problem = ""
+        for attempt in range(self.retries + 1):
+            try:
+                with self._errors():
+                    answer = await self._http.request(method, self.address + path, json=body)
+                problem, pause = self._retried(answer, attempt)
+                if not problem:
+                    return answer.json()
+            except _NoAnswerError as error:
+                problem, pause = str(error), _pause(attempt)
+            if attempt < self.retries:
+                await asyncio.sleep(pause)
+        raise UserError(problem)
+
+
+class _Events:
+    """The events in the lines of a stream."""
+
+    def __init__(self, address: str):
+        self._address, self._event = address, ""
+
+    def of(self, line: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the event that a line completes, if it does. Raises UserError for an event ``error``."""
+        name, _, value = line.partition(": ")
+        if name == "event":
+            self._event = value
+        elif name == "data":
+            values = json.loads(value)
+            if self._event == "error":
+                raise UserError(f"{self._address} answers {values['status']}: {values['error']}")
+            yield self._event, values
+
+    def check_end(self) -> None:
+        """Raises UserError unless the last event was the result."""
+        if self._event != "result":
+            raise UserError(f"the stream of {self._address} ended before its result; ask again")
+
+
+def _pause(attempt: int) -> float:
+    """Return the seconds after a failed attempt."""
+    return 0.25 * 2**attempt
 
 
 def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:

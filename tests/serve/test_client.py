@@ -1,14 +1,16 @@
 """The client against a small HTTP server that fails as it is told."""
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
 from raysum.errors import UserError
-from raysum.serve.client import Client
+from raysum.serve.client import AsyncClient, Client
 
 
 class Scripted(HTTPServer):
@@ -17,7 +19,7 @@ class Scripted(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.script: list[int] = []
-        self.asked = 0
+        self.asked, self.stream = 0, ""  # the body of a stream
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -30,6 +32,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Retry-After", "0")
         self.end_headers()
+        body = self.server.stream.encode() or body
         self.wfile.write(body if status == 200 else json.dumps({"error": f"told {status}"}).encode())
 
     def log_message(self, *_: object) -> None:
@@ -44,36 +47,58 @@ def server() -> Iterator[Scripted]:
         scripted.shutdown()
 
 
-def client(server: Scripted, retries: int = 5) -> Client:
-    return Client(f"http://127.0.0.1:{server.server_port}", retries=retries)
+class Awaited:
+    """An AsyncClient whose methods wait."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        self._made = arguments, options
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def ask(*arguments: Any, **options: Any) -> Any:
+            made, settings = self._made
+            async with AsyncClient(*made, **settings) as client:
+                answer = getattr(client, name)(*arguments, **options)
+                return [event async for event in answer] if name == "stream" else await answer
+
+        return lambda *arguments, **options: asyncio.run(ask(*arguments, **options))
 
 
-def test_a_request_is_tried_again_until_it_is_answered(server: Scripted):
+@pytest.fixture(params=[Client, Awaited])
+def kind(request) -> Callable[..., Any]:
+    return request.param
+
+
+@pytest.fixture
+def client(server: Scripted, kind) -> Callable[..., Any]:
+    return lambda retries=5: kind(f"http://127.0.0.1:{server.server_port}", retries=retries)
+
+
+def test_a_request_is_tried_again_until_it_is_answered(server: Scripted, client):
     server.script = [503, 500]
-    asked = client(server).summarize("Florence", ["one"], id="x", num_beams=2)
+    asked = client().summarize("Florence", ["one"], id="x", num_beams=2)
     assert asked == {"title": "Florence", "documents": ["one"], "options": {"num_beams": 2}, "id": "x"}
     assert server.asked == 3
 
 
-def test_a_refused_request_is_not_tried_again(server: Scripted):
+def test_a_refused_request_is_not_tried_again(server: Scripted, client):
     server.script = [400]
     with pytest.raises(UserError, match="400: told 400"):
-        client(server).summarize("Florence", [])
+        client().summarize("Florence", [])
     assert server.asked == 1
 
 
-def test_patience_ends(server: Scripted):
+def test_patience_ends(server: Scripted, client):
     server.script = [503] * 9
     with pytest.raises(UserError, match="503: told 503"):
-        client(server, retries=2).summarize("Florence", ["one"])
+        client(retries=2).summarize("Florence", ["one"])
     assert server.asked == 3
 
 
-def test_where_nothing_answers_the_address_is_named():
+def test_where_nothing_answers_the_address_is_named(kind):
     with pytest.raises(UserError, match="nothing answers at http://127.0.0.1:9"):
-        Client("http://127.0.0.1:9", retries=1).health()
+        kind("http://127.0.0.1:9", retries=1).health()
     with pytest.raises(UserError, match="is not a URL"):
-        Client("127.0.0.1:8000").health()
+        kind("127.0.0.1:8000").health()
 
 
 @pytest.mark.parametrize("key", ["ké", "a\nb", "a\0b"])
@@ -81,3 +106,34 @@ def test_a_key_that_no_server_has_is_one_message(key: str):
     with pytest.raises(UserError, match="the key has characters that no key has; set RAYSUM_KEY"):
         Client(key=key)
     Client(key="raysum-a\r\n").close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "events", "problem"),
+    [
+        (['event: queued\ndata: {"position": 1}\n', 'event: result\ndata: {"id": "x"}\n'], ["queued", "result"], ""),
+        (['event: queued\ndata: {"position": 1}\n'], [], "ended before its result"),
+        (['event: error\ndata: {"error": "too long", "status": 422}\n'], [], "422: too long"),
+    ],
+)
+def test_a_stream_yields_events_until_its_result(server: Scripted, client, lines, events, problem):
+    server.stream = "\n".join(lines)
+    if problem:
+        with pytest.raises(UserError, match=problem):
+            [*client().stream("Florence", ["one"])]
+    else:
+        assert [name for name, _ in client().stream("Florence", ["one"])] == events
+
+
+def test_a_refused_stream_is_one_message(server: Scripted, client):
+    server.script = [422]
+    with pytest.raises(UserError, match="422: told 422"):
+        [*client().stream("Florence", ["one"])]
+
+
+def test_requests_of_one_async_client_wait_side_by_side(server: Scripted):
+    async def ask() -> list[dict[str, Any]]:
+        async with AsyncClient(f"http://127.0.0.1:{server.server_port}") as client:
+            return await asyncio.gather(*(client.summarize(str(number), ["one"]) for number in range(5)))
+
+    assert [answer["title"] for answer in asyncio.run(ask())] == ["0", "1", "2", "3", "4"]
