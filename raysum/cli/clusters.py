@@ -2,14 +2,15 @@
 
 import codecs
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from raysum.config.sections import LoadConfig
 from raysum.decode.page import summaries_page
-from raysum.decode.summary import NoSummary, Summaries
+from raysum.decode.summary import NoSummary, Summaries, Summary
 from raysum.errors import UserError
 from raysum.extract.summarizer import summarizer_of
 from raysum.runtime.progress import say
@@ -25,6 +26,7 @@ from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.sources.staging import stage
 
 Cluster = dict[str, Any] | NoSummary
+Summarize = Callable[[Sequence[dict[str, Any]]], Sequence[Summary | NoSummary]]
 
 
 def input_clusters(
@@ -80,7 +82,23 @@ def _cluster_of_texts(texts: list[tuple[str, DocumentText]], title: str, mapping
     return {"id": title or (names[0] if len(files) == 1 else together), "title": title, "documents": documents}
 
 
-def summarize_clusters(run: str, rows: Sequence[Cluster], settings: LoadConfig, html: str | None) -> Summaries:
+def summarizer_in(run: str, settings: LoadConfig) -> Summarize:
+    """Return the function that summarizes clusters by a run, search or system."""
+
+    def summarize(clusters: Sequence[dict[str, Any]]) -> Sequence[Summary | NoSummary]:
+        return summarizer_of(run, settings).summarize_each(clusters, progress=len(clusters) > 1)
+
+    return summarize
+
+
+def summarizer_at(address: str, options: Mapping[str, Any]) -> Summarize:
+    """Return the function that summarizes clusters by the server at ``address``."""
+    from raysum.serve.remote_summaries import summarize_on_server
+
+    return partial(summarize_on_server, address, options=options)
+
+
+def summarize_clusters(rows: Sequence[Cluster], summarize: Summarize, html: str | None) -> Summaries:
     """Return the summary of each cluster, or its error; with ``html`` also write a page of the summaries to that file.
 
     Raises UserError if there is only one cluster and it cannot be summarized.
@@ -88,7 +106,7 @@ def summarize_clusters(run: str, rows: Sequence[Cluster], settings: LoadConfig, 
     if html:
         check_page(Path(html), "--html")
     clusters = [row for row in rows if not isinstance(row, NoSummary)]
-    summaries = summarizer_of(run, settings).summarize_each(clusters, progress=len(clusters) > 1)
+    summaries = summarize(clusters)
     written = [pair for pair in zip(summaries, clusters, strict=True) if not isinstance(pair[0], NoSummary)]
     if html and written:
         write_page(Path(html), summaries_page(*map(list, zip(*written, strict=True))), "--html")

@@ -152,6 +152,15 @@ class SummarizeConfig(LoadConfig, Shaped, Spread):
     out: str | None = Field(
         None, description="folder or URL for the summaries of many clusters, by several processes on Ray"
     )
+    server: str | None = Field(
+        None, description="URL of a `raysum serve` that summarizes; leave out RUN. RAYSUM_KEY is its key"
+    )
+
+    @model_validator(mode="after")
+    def _check_server(self) -> "SummarizeConfig":
+        if self.server and self.model_fields_set & {"out", *LoadConfig.model_fields} - {"decode"}:
+            raise ValueError("--server uses the model that it has loaded: leave out --out, --checkpoint and --dtype")
+        return self
 
     @model_validator(mode="after")
     def _check_out(self) -> "SummarizeConfig":
@@ -172,11 +181,15 @@ def summarize(
 ) -> Any:
     """Summarize raw clusters from files: print the summaries, or write those of many clusters to --out on Ray.
 
-    A cluster that cannot be summarized gets an error in place of its summary, and the exit code is 2.
+    With --server, a running server summarizes, and all arguments are files. A cluster that cannot be summarized gets an
+    error in place of its summary, and the exit code is 2.
     """
-    from raysum.cli.clusters import input_clusters, summarize_clusters
+    from raysum.cli.clusters import input_clusters, summarize_clusters, summarizer_at, summarizer_in
 
     length = {} if settings.words is None else {"words": settings.words}
+    if settings.server:
+        clusters = input_clusters([run, *(files or [])], settings.title, settings.mapping)
+        return summarize_clusters(clusters, summarizer_at(settings.server, settings.decode | length), settings.html)
     if settings.out:
         values = settings.model_dump(include={*BatchConfig.model_fields} - {"run"})
         return raysum.summarize_files(run, files or [], **values | {"decode": settings.decode | length})
@@ -184,7 +197,7 @@ def summarize(
     if not files and sys.stdin.isatty():
         raise UserError("FILE is missing: name data files or texts, or pipe one to this command")
     clusters = input_clusters(files or ["-"], settings.title, settings.mapping)
-    return summarize_clusters(run, clusters, loading, settings.html)
+    return summarize_clusters(clusters, summarizer_in(run, loading), settings.html)
 
 
 @verb(app, panel=_USE)

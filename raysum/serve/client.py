@@ -16,7 +16,7 @@ _RETRIED = (429, 500, 502, 503, 504)  # a limit of the key, a replica died, the 
 _LONGEST_PAUSE = 30  # seconds, also if the server asks for more
 
 
-class _NoAnswerError(UserError):
+class NoAnswerError(UserError):
     """The connection fails, so another attempt may succeed."""
 
 
@@ -56,7 +56,7 @@ class _Connection:
             raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
         except httpx.TransportError as error:
             reason = error or type(error).__name__
-            raise _NoAnswerError(f"nothing answers at {self.address} ({reason}); is `raysum serve` running?") from None
+            raise NoAnswerError(f"nothing answers at {self.address} ({reason}); is `raysum serve` running?") from None
 
 
 class Client(_Connection):
@@ -139,7 +139,7 @@ class Client(_Connection):
                 problem, pause = self._retried(answer, attempt)
                 if not problem:
                     return answer.json()
-            except _NoAnswerError as error:
+            except NoAnswerError as error:
                 problem, pause = str(error), _pause(attempt)
             if attempt < self.retries:
                 time.sleep(pause)
@@ -214,7 +214,7 @@ class AsyncClient(_Connection):
                 problem, pause = self._retried(answer, attempt)
                 if not problem:
                     return answer.json()
-            except _NoAnswerError as error:
+            except NoAnswerError as error:
                 problem, pause = str(error), _pause(attempt)
             if attempt < self.retries:
                 await asyncio.sleep(pause)

@@ -1,0 +1,59 @@
+"""`raysum summarize --server`: the summaries of a running server are those of the local command."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers.servers import serving
+from helpers.small_runs import TEXTS
+from raysum.cli.app import main
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys) -> Callable[..., tuple[int, list[dict], str]]:
+    """Runs `raysum summarize`; the exit code, JSON lines and messages."""
+
+    def run(*arguments: str) -> tuple[int, list[dict], str]:
+        monkeypatch.setattr(sys, "argv", ["raysum", "summarize", *arguments, "--json"])
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        return end.value.code, [json.loads(line) for line in shown.out.splitlines()], shown.err
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_server_summarizes_files_as_the_local_command_does(tmp_path, printed):
+    documents = [{"source": "a.txt", "text": TEXTS[0]}, *TEXTS[1:]]
+    rows = [{"id": str(number), "title": "Florence", "documents": documents[number:]} for number in range(2)]
+    file = tmp_path / "clusters.jsonl"
+    file.write_text("\n".join([*map(json.dumps, rows), '{"id": "bad", "title": "x"}']) + "\n")
+    text = tmp_path / "text.md"
+    text.write_text(f"# Florence\n\n{TEXTS[0]}\n")
+    with serving(Path("lexrank"), "words=15") as server:
+        server.wait_until_ready()
+        address = server.client.address
+        for files in ([str(file)], [str(text), "--title", "Florence"]):
+            local = printed("lexrank", *files, "--words", "20")
+            served = printed(*files, "--server", address, "--words", "20")
+            assert served[:2] == local[:2] and local[1][0]["sentences"][0]["citations"]
+        assert served[0] == 0 and printed(str(file), "--server", address)[0] == 2
+        code, lines, _ = printed(str(file), "--server", address, "--set", "words=0")
+        assert code == 2 and all("422" in line["error"] for line in lines[:2])
+
+
+def test_a_server_that_does_not_answer_is_one_message(tmp_path, printed):
+    (tmp_path / "text.txt").write_text(TEXTS[0])
+    code, lines, said = printed(str(tmp_path / "text.txt"), "--server", "http://127.0.0.1:9")
+    assert (code, lines) == (2, []) and said.startswith("raysum: nothing answers at http://127.0.0.1:9")
+
+
+def test_a_server_has_its_own_checkpoint(tmp_path, printed):
+    (tmp_path / "text.txt").write_text(TEXTS[0])
+    code, _, said = printed(str(tmp_path / "text.txt"), "--server", "http://x", "--checkpoint", "latest")
+    assert code == 2 and "leave out --out, --checkpoint and --dtype" in said
