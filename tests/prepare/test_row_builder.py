@@ -102,7 +102,7 @@ def test_what_is_cut_of_a_long_paragraph_is_not_encoded_for_a_summary(recipe, vo
     assert found["text"] == row["text"]
     began = time.process_time()
     prepare_example({"title": "Lisbon", "documents": [". " * 1_000_000]}, recipe, vocabulary)
-    assert time.process_time() - began < 1  # some 4 s where a million sentences are encoded
+    assert time.process_time() - began < 2.5  # 0.5 to 1.1 s; some 4 s where a million sentences are encoded
 
 
 def test_paragraphs_without_pieces_are_dropped_before_ranks(recipe, vocabulary):
