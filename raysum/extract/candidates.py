@@ -4,12 +4,12 @@ M sentences of a row of kind extraction, in order.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from raysum.text.languages import language
+from raysum.text.languages import OTHER, language
 from raysum.text.readability import clean, continues, is_first_person, is_fragment, is_scholarly, without_connective
 
 _TURN = re.compile(r"(?:[\[(]?[\d:.,]+[\])]?\s+)?(#?\w[\w.#' -]{0,39}?)\s*:\s+(?=\S)")  # "Anna:" at a line's beginning
@@ -31,13 +31,13 @@ _LONGEST_NAME = 40
 class Candidates:
     """The sentences [M] of a row that a summary may print. A sentence is read when it is asked for.
 
-    ``documents`` [M] are their documents, ``language`` is the language of most of them.
+    ``documents`` [M] are their documents, ``languages`` [M] those of their documents.
     """
 
     def __init__(self, row: Mapping[str, Any]):
         self.raw: Sequence[str] = row["text"]
         self.documents = [int(document) for document in row["document"]]
-        self.language = language(" ".join(self.raw[:: max(1, len(self.raw) // _SAMPLED)])[:_CHARACTERS])
+        self.language, self.languages = _languages(self.raw, self.documents)
         self._scholarly = is_scholarly(" ".join(self.raw))
         self._turns, self._previous = _turns(row, self.documents), _previous(row, self.documents)
         self._voices = _voices(row["source"], {*self.documents})
@@ -50,7 +50,9 @@ class Candidates:
         """Return a sentence, clean and without the mark of its speaker."""
         if number not in self._texts:
             mark, speaker = self._turns[number]
-            text = clean(self.raw[number][len(mark) :], self._scholarly, self.language, is_spoken=bool(speaker))
+            text = clean(
+                self.raw[number][len(mark) :], self._scholarly, self.languages[number], is_spoken=bool(speaker)
+            )
             is_uncased = bool(speaker) or self.documents[number] in self._uncased
             self._texts[number] = text[:1].upper() + text[1:] if is_uncased else text
         return self._texts[number]
@@ -59,7 +61,7 @@ class Candidates:
         """Return who says a sentence if readers have to know, otherwise ""; None if it is not known."""
         if turn := self._turns[number][1]:
             return turn
-        is_personal = is_first_person(self.text(number), self.language)
+        is_personal = is_first_person(self.text(number), self.languages[number])
         return self._voices[self.documents[number]] if is_personal else ""
 
     def personal(self) -> list[bool]:
@@ -67,14 +69,14 @@ class Candidates:
         if not any(self._voices.values()):
             return [False] * len(self.raw)
         return [
-            not speaker and is_first_person(text, self.language)
-            for text, (_, speaker) in zip(self.raw, self._turns, strict=True)
+            not speaker and is_first_person(text, name)
+            for text, name, (_, speaker) in zip(self.raw, self.languages, self._turns, strict=True)
         ]
 
     def group(self, number: int, taken: Sequence[int]) -> list[int]:
         """Return a sentence after those that it continues and that are not ``taken``; [] if it cannot be printed."""
         group = [number]
-        while continues(without_connective(self.text(group[0])), self.language):
+        while continues(without_connective(self.text(group[0])), self.languages[group[0]]):
             before = self._previous[group[0]]
             if before in taken:
                 break
@@ -109,6 +111,24 @@ class Candidates:
     def _spoken(self, text: str, number: int) -> str:
         speaker = self.speaker(number)
         return f"{speaker}: {text}" if speaker else text
+
+
+def _languages(texts: Sequence[str], documents: Sequence[int]) -> tuple[str, list[str]]:
+    """Return the language of most texts, and that of the document of each text; it is the former if not detected."""
+    by_document = defaultdict[int, list[str]](list)
+    for document, text in zip(documents, texts, strict=True):
+        by_document[document].append(text)
+    found = {document: language(_sample(own)) for document, own in by_document.items()}
+    sizes = Counter({name: 0 for name in found.values() if name != OTHER})
+    for document, own in by_document.items():
+        if found[document] != OTHER:
+            sizes[found[document]] += sum(map(len, own))
+    usual = sizes.most_common(1)[0][0] if sizes else language(_sample(texts))
+    return usual, [usual if found[document] == OTHER else found[document] for document in documents]
+
+
+def _sample(texts: Sequence[str]) -> str:
+    return " ".join(texts[:: max(1, len(texts) // _SAMPLED)])[:_CHARACTERS]
 
 
 def _turns(row: Mapping[str, Any], documents: Sequence[int]) -> list[tuple[str, str]]:

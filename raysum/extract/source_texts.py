@@ -50,11 +50,14 @@ class SourceTexts:
     @cached_property
     def vectors(self) -> TfIdf:
         """The tf-idf vectors of the texts; of candidates, those of their :func:`content_words`."""
-        return TfIdf([*map(self.terms, self.texts)])
+        if self.candidates is None:
+            return TfIdf([*map(words, self.texts)])
+        return TfIdf([*map(content_words, self.texts, self.candidates.languages)])
 
-    def terms(self, text: str) -> list[str]:
-        """Return the words of ``text`` that are compared."""
-        return content_words(text, self.candidates.language) if self.candidates else words(text)
+    @cached_property
+    def title_terms(self) -> list[str]:
+        """The words of the title that are compared."""
+        return content_words(self.title, self.candidates.language) if self.candidates else words(self.title)
 
     def group(self, number: int, taken: Sequence[int]) -> list[int]:
         """Return a text with those that must be printed before it and are not ``taken``; [] if none may be printed."""
@@ -132,5 +135,7 @@ def _trigrams(text: str) -> frozenset[tuple[str, ...]]:
 
 
 def _names(text: str) -> set[str]:
-    """Return the numbers and capitalized words, but the first word."""
+    """Return the numbers and capitalized words, but the first word; all words in scripts without capitals."""
+    if not any(map(str.islower, text)):
+        return {*words(text)}
     return {*filter(is_name, WORD.findall(text)[1:])}

@@ -100,7 +100,7 @@ class LexRank(Extractive):
         scores = centrality(source.vectors)
         if source.candidates is None:
             return scores
-        scores *= 1 + _TITLE * source.vectors.cosine(source.terms(source.title))
+        scores *= 1 + _TITLE * source.vectors.cosine(source.title_terms)
         documents = np.asarray(source.documents)
         if documents[0] != documents[-1]:
             starts = np.flatnonzero(np.diff(documents, prepend=-1))

@@ -7,7 +7,7 @@ person or are no sentences. Closed classes of words, by language, decide that; o
 import html
 import re
 
-from raysum.text.names import FUNCTION_WORDS
+from raysum.text.names import FUNCTION_WORDS, is_letter
 
 _YEAR = r"(?:1[5-9]|20)\d\d[a-z]?"
 _MONTHS = "Jan Feb Mar Apr May June July Aug Sept Oct Nov Dec January February March April August September October"
@@ -182,7 +182,7 @@ def is_fragment(text: str, is_spoken: bool = False) -> bool:
     if any(text.count(pair[0]) != text.count(pair[1]) for pair in _PAIRS) or text.count('"') % 2:
         return True
     dense = "".join(text.split())
-    if sum(map(str.isalpha, dense)) < _MIN_LETTERS * len(dense):
+    if sum(map(is_letter, dense)) - sum(map(str.isdigit, dense)) < _MIN_LETTERS * len(dense):
         return True
     if not re.search("[A-Za-zÀ-ɏ]", dense):
         return False  # the rest counts words between blanks

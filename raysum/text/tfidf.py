@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from raysum.text.names import MARKS
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# Chinese and Japanese have no spaces between words: each character counts as a word.
-_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fa1f"
-_WORD = re.compile(rf"[^\W{_UNSPACED}]+|[{_UNSPACED}]")
+# Chinese, Japanese, Thai, Lao, Burmese and Khmer have no spaces between words: each letter with its marks is a word.
+_UNSPACED = (
+    "\u0e01-\u0e30\u0e32\u0e33\u0e40-\u0e46\u0e80-\u0eb0\u0eb2\u0eb3\u0ebd-\u0ec6\u0edc-\u0edf"
+    "\u1000-\u102a\u103f\u1050-\u1055\u1780-\u17b3"
+    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fa1f"
+)
+_WORD = re.compile(rf"[^\W{_UNSPACED}]+(?:(?=[^\0-\u02ff])[{MARKS}]+[^\W{_UNSPACED}]*)*|[{_UNSPACED}][{MARKS}]*")
 _PLAIN = bytes(ord(chr(byte).lower()) if re.match(r"\w", chr(byte), re.ASCII) else 32 for byte in range(256))
-_COUNTED = re.compile(rf"[^\s\u3000-\u303f\uff00-\uff0f{_UNSPACED}]+|[{_UNSPACED}]")
+_COUNTED = re.compile(rf"[^\s\u3000-\u303f\uff00-\uff0f{_UNSPACED}]+|[{_UNSPACED}][{MARKS}]*")
 
 
 def words(text: str, seen: dict[str, str] | None = None) -> list[str]:
-    """Return the lower-cased runs of letters, digits and underscores, and single Chinese and Japanese characters.
+    """Return the lower-cased runs of letters, digits and underscores, and single letters of languages without spaces.
 
     Clone removal, ranking and graphs compare these words. With ``seen``, equal words of all texts share one string,
     which takes a sixth of the memory and three times the time.
@@ -30,7 +36,7 @@ def words(text: str, seen: dict[str, str] | None = None) -> list[str]:
 
 
 def count_words(text: str) -> int:
-    """Return the number of words between spaces; Chinese and Japanese characters count as words."""
+    """Return the number of words between spaces; letters of languages without spaces count as words."""
     return sum(1 for _ in _COUNTED.finditer(text))
 
 

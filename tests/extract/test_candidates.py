@@ -116,3 +116,31 @@ def test_lengths_are_in_whole_sentences(length):
     sizes["percent"] = 100 * sizes["words"] / len(text.split())
     assert 0 < sizes[unit] <= length[unit] and summary.summary.endswith("long.")
     assert sizes[unit] > 0.6 * length[unit] and not summary.warnings
+
+
+def test_each_document_follows_the_rules_of_its_language():
+    english = "The council of the city opened the gate on Monday. Mr Der of the council paid for all of it in May."
+    german = "Das Tor der Stadt ist auf dem Platz. Er hat es mit dem Rat der Stadt gebaut. Der Rat ist in den Ferien."
+    documents = [english, german.split(". ", 1)[1], english.replace("gate", "wall")]
+    found = printed(documents, words=200)
+    assert "Der Rat ist in den Ferien." in found
+    assert not any(sentence.startswith("Er hat") for sentence in found)
+    assert printed([german], words=200) == german.replace(". ", ".|").split("|")
+
+
+HINDI = "दिल्ली भारत की राजधानी है और यहाँ बहुत से लोग रहते हैं। यमुना नदी के किनारे पुराना किला बना हुआ है।"
+THAI = "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย แม่น้ำเจ้าพระยาไหลผ่านกลางเมืองไปยังทะเล"
+
+
+@pytest.mark.parametrize(("text", "mark", "words"), [(HINDI, "।", 15), (THAI, "", 40)], ids=["Hindi", "Thai"])
+def test_sentences_of_scripts_without_capitals_are_printed_whole(text, mark, words):
+    summary = summary_of([text], sentences=5, readable=True)
+    expected = [part + mark for part in text.strip(mark).split(f"{mark} ")]
+    assert [sentence.text for sentence in summary.sentences] == expected
+    assert summary_of([text], words=words).summary in expected
+
+
+def test_without_capitals_only_equal_words_are_the_same_content():
+    first, other = "यमुना नदी के किनारे पुराना किला बना हुआ है।", "यमुना नदी के किनारे नया किला बना हुआ है।"
+    same, unlike = summary_of([first, first], sentences=1), summary_of([first, other], sentences=1)
+    assert [len(each.sentences[0].citations) for each in (same, unlike)] == [2, 1]

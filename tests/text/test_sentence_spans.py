@@ -35,6 +35,8 @@ def test_candidates_of_plain_texts_are_those_of_all_texts():
         "東京は首都です。|本当ですか？！|はい。",
         "هل زرتها من قبل؟|إنها عاصمة توسكانا!|نعم، د. أحمد هناك.",
         "दिल्ली राजधानी है।|यहाँ लोग रहते हैं।",
+        "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย|แม่น้ำเจ้าพระยา ไหลผ่านกลางเมืองไปยังทะเล",
+        "မြန်မာနိုင်ငံ၏ မြို့တော်။|နေပြည်တော် ဖြစ်သည်။",
         "Am 3. Oktober kam z. B. Dr. Müller.|Im 19. Jahrhundert war es u.a. Nr. 5.",
         "The U.S. Army came at 5 p.m.|It left St. Paul, e.g. by bus.|They had maps, food, etc.|The end.",
         "1. Take the first of 12.|Then stop.",
