@@ -18,21 +18,20 @@ from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row, references
 from raysum.errors import UserError
 from raysum.extract.features import Cues, CueValues, cue_features, cues_of, features
+from raysum.extract.targets import sentence_targets
 from raysum.prepare.row_builder import as_sentences, sentence_row
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import damaged
 from raysum.runtime.compat import boosted_trees
 from raysum.runtime.progress import bar, say
 from raysum.runtime.storage import append_line, load_tensors, writing
-from raysum.text.cleaning import bigrams
-from raysum.text.tfidf import count_words, words
+from raysum.text.tfidf import count_words
 from raysum.tokenizers.loading import load_tokenizer
 
 _COLUMNS = (
     *("id", "title", "source", "text", "document", "paragraph", "char_start", "labels"),
     *("summary", "other_summaries"),
 )
-_SHORT = 5  # words added to the length of a sentence, so that very short ones do not get the highest values
 _REDUNDANCY = 0.7  # cosine above which a sentence repeats a taken one
 _IDLE = ("source", "train", "optim", "deepspeed", "decode", "mixed", "data_weights")
 FEWEST = 10  # clusters with a summary to learn from
@@ -177,12 +176,8 @@ def _examples(dataset: Dataset, split: str, spec: Any) -> list[TrainingCluster]:
 
 
 def _example(row: Row, spec: Any) -> TrainingCluster:
-    """Return the inputs of a row; a target is the share of its bigrams in a reference, the highest over references."""
     sentences = as_sentences(row)
-    known = [words(text) for text in sentences["text"]]
-    lengths = np.array([len(one) + _SHORT for one in known])
-    wanted = [bigrams(words(text)) for text in references(row) if text.strip()]
-    targets = np.max([[(bigrams(one) & reference).total() for one in known] for reference in wanted], axis=0) / lengths
+    targets = sentence_targets(spec.target, sentences["text"], [text for text in references(row) if text.strip()])
     return TrainingCluster(Inputs.of(sentences, spec.width), targets, max(count_words(row["summary"]), 1))
 
 

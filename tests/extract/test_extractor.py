@@ -158,6 +158,14 @@ def test_a_trained_run_does_not_train_again(run: Path, data: Path, capsys: pytes
     assert (run.with_name("again") / weights).read_bytes() == before
 
 
+def test_targets_give_other_trees(data: Path):
+    outs = {target: data.parent / target for target in ("rouge2", "rougeL", "support")}
+    for target, out in outs.items():
+        raysum.train("extractor", data=str(data), out=str(out), model={"trees": 3, "target": target})
+    weights = [(out / "checkpoints/step-00000003/weights.safetensors").read_bytes() for out in outs.values()]
+    assert len({*weights}) == 3
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 def test_a_dtype_is_refused(run: Path, dtype: str):
     with pytest.raises(UserError, match=f"dtype={dtype} is for matrices, but .*run has trees: leave it out"):

@@ -128,6 +128,9 @@ class PredictorSpec(Spec):
     dropout: float = Field(0.5, ge=0, lt=1)
 
 
+Target = Literal["rouge2", "rougeL", "support"]
+
+
 class ExtractorSpec(Spec):
     """Boosted regression trees over features of a sentence, which predict its share of a summary.
 
@@ -139,6 +142,11 @@ class ExtractorSpec(Spec):
     extracts: ClassVar = True
 
     system: Literal["extractor"] = "extractor"
+    target: Target = Field(
+        "rouge2",
+        description="what is predicted of a sentence, per word: its bigrams in a reference, its words in a longest "
+        "common subsequence (rougeL), or the reference's names, numbers and words that it has (support)",
+    )
     width: Size = Field(1 << 18, description="size of the tables of cue words")
     cue_prior: float = Field(100, ge=0, le=10**6, description="sentences with the mean score that each cue starts with")
     trees: Size = Field(200, description="regression trees")
