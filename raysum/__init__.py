@@ -18,6 +18,7 @@ from raysum.runtime.processes import let_threads_sleep
 if TYPE_CHECKING:
     from raysum.evaluate.comparison import compare as compare
     from raysum.evaluate.evaluation import evaluate as evaluate
+    from raysum.extract.outline import outline as outline
     from raysum.extract.summarizer import load as load
     from raysum.prepare.job import prepare as prepare
     from raysum.report.page import report as report
@@ -43,6 +44,7 @@ _FUNCTIONS = {
     "compare": "raysum.evaluate.comparison:compare",
     "human_analyze": "raysum.research.human.analysis:human_analyze",
     "human_sheets": "raysum.research.human.sheets:human_sheets",
+    "outline": "raysum.extract.outline:outline",
     "load": "raysum.extract.summarizer:load",
     "reproduce": "raysum.research.reproduce.job:reproduce",
     "summarize_files": "raysum.serve.batches:summarize_files",

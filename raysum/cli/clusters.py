@@ -1,17 +1,21 @@
 """`raysum summarize`: clusters in data files, texts that form one cluster, or standard input, and their summaries."""
 
 import codecs
+import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from raysum.config.sections import LoadConfig
 from raysum.decode.page import summaries_page
 from raysum.decode.summary import NoSummary, Summaries, Summary
 from raysum.errors import UserError
+from raysum.extract.outline import outline
+from raysum.extract.parts import Part
 from raysum.extract.summarizer import summarizer_of
 from raysum.runtime.progress import say
 from raysum.runtime.remote import is_url
@@ -25,6 +29,7 @@ from raysum.sources.jsonl import json_records
 from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected
 from raysum.sources.staging import stage
 
+_PASSWORD = re.compile(r"//[^/@\s]+@")  # in a URL
 Cluster = dict[str, Any] | NoSummary
 Summarize = Callable[[Sequence[dict[str, Any]]], Sequence[Summary | NoSummary]]
 
@@ -98,24 +103,46 @@ def summarizer_at(address: str, options: Mapping[str, Any]) -> Summarize:
     return partial(summarize_on_server, address, options=options)
 
 
-def summarize_clusters(rows: Sequence[Cluster], summarize: Summarize, html: str | None) -> Summaries:
-    """Return the summary of each cluster, or its error; with ``html`` also write a page of the summaries to that file.
+class Output(NamedTuple):
+    """What to add to summaries: parts of an ``outline``, and a page in the file ``html`` that names the ``system``."""
+
+    outline: Sequence[Part] = ()
+    html: str | None = None
+    system: str = ""
+
+
+def summarize_clusters(rows: Sequence[Cluster], summarize: Summarize, output: Output = Output()) -> Summaries:  # noqa: B008
+    """Return the summary of each cluster, or its error, with what ``output`` adds.
 
     Raises UserError if there is only one cluster and it cannot be summarized.
     """
-    if html:
-        check_page(Path(html), "--html")
+    if output.html:
+        check_page(Path(output.html), "--html")
     clusters = [row for row in rows if not isinstance(row, NoSummary)]
-    summaries = summarize(clusters)
+    summaries = [
+        summary if isinstance(summary, NoSummary) else _outlined(summary, cluster, output.outline)
+        for summary, cluster in zip(summarize(clusters), clusters, strict=True)
+    ]
     written = [pair for pair in zip(summaries, clusters, strict=True) if not isinstance(pair[0], NoSummary)]
-    if html and written:
-        write_page(Path(html), summaries_page(*map(list, zip(*written, strict=True))), "--html")
-        say(f"the summaries and their sources are in {html}")
+    if output.html and written:
+        command = shlex.join(["raysum", *(_PASSWORD.sub("//", argument) for argument in sys.argv[1:])])
+        shown, sources = zip(*written, strict=True)
+        page = summaries_page(shown, sources, output.system, command)
+        write_page(Path(output.html), page, "--html")
+        say(f"the summaries and their sources are in {output.html}")
     remaining = iter(summaries)
     results = [row if isinstance(row, NoSummary) else next(remaining) for row in rows]
     if len(results) == 1 and isinstance(results[0], NoSummary):
         raise UserError(results[0].error)
     return Summaries(results)
+
+
+def _outlined(summary: Summary, cluster: Mapping[str, Any], parts: Sequence[Part]) -> Summary:
+    """Return the summary with ``parts`` of an outline, or with a warning that says why they are missing."""
+    try:
+        return outline(summary, cluster, parts) if parts else summary
+    except UserError as error:
+        return summary.model_copy(update={"warnings": [*summary.warnings, str(error)]})
 
 
 def _cluster(record: Record) -> Cluster:

@@ -19,6 +19,7 @@ from raysum.config.loading import presets
 from raysum.config.sections import LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
+from raysum.extract.parts import Outline
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.report.board import BoardConfig
 from raysum.research.human.designs import SheetsConfig
@@ -148,6 +149,10 @@ class SummarizeConfig(LoadConfig, Shaped, Spread):
     words: int | None = Field(
         None, description="maximum words of a summary by an extractor: lexrank, lead, mmr, oracle, or such a run"
     )
+    outline: Outline = Field(
+        [],
+        description="parts beside the text, or all: headline, themes, disagreements (other numbers in other documents)",
+    )
     html: str | None = Field(None, description="also write a page with the summaries and their sources to this file")
     out: str | None = Field(
         None, description="folder or URL for the summaries of many clusters, by several processes on Ray"
@@ -164,8 +169,8 @@ class SummarizeConfig(LoadConfig, Shaped, Spread):
 
     @model_validator(mode="after")
     def _check_out(self) -> "SummarizeConfig":
-        if self.out and (self.html or self.title):
-            raise ValueError("--out is for many clusters: leave out --html and --title")
+        if self.out and (self.html or self.title or self.outline):
+            raise ValueError("--out is for many clusters: leave out --html, --title and --outline")
         if not self.out and self.model_fields_set & {*Spread.model_fields}:
             raise ValueError("--workers and --address need --out, a folder for the summaries")
         return self
@@ -184,12 +189,13 @@ def summarize(
     With --server, a running server summarizes, and all arguments are files. A cluster that cannot be summarized gets an
     error in place of its summary, and the exit code is 2.
     """
-    from raysum.cli.clusters import input_clusters, summarize_clusters, summarizer_at, summarizer_in
+    from raysum.cli.clusters import Output, input_clusters, summarize_clusters, summarizer_at, summarizer_in
 
     length = {} if settings.words is None else {"words": settings.words}
+    output = Output(settings.outline, settings.html, settings.server or run)
     if settings.server:
         clusters = input_clusters([run, *(files or [])], settings.title, settings.mapping)
-        return summarize_clusters(clusters, summarizer_at(settings.server, settings.decode | length), settings.html)
+        return summarize_clusters(clusters, summarizer_at(settings.server, settings.decode | length), output)
     if settings.out:
         values = settings.model_dump(include={*BatchConfig.model_fields} - {"run"})
         return raysum.summarize_files(run, files or [], **values | {"decode": settings.decode | length})
@@ -197,7 +203,7 @@ def summarize(
     if not files and sys.stdin.isatty():
         raise UserError("FILE is missing: name data files or texts, or pipe one to this command")
     clusters = input_clusters(files or ["-"], settings.title, settings.mapping)
-    return summarize_clusters(clusters, summarizer_in(run, loading), settings.html)
+    return summarize_clusters(clusters, summarizer_in(run, loading), output)
 
 
 @verb(app, panel=_USE)

@@ -5,11 +5,12 @@ Text has the colours of its surroundings and marks are translucent, so both are 
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from raysum.pages.parts import templates
+from raysum.pages.parts import render
 from raysum.prepare.cluster import read_cluster
 
 if TYPE_CHECKING:
@@ -18,11 +19,20 @@ if TYPE_CHECKING:
 _MAX_QUOTE = 160  # characters
 
 
-def summaries_page(summaries: Sequence["Summary"], clusters: Sequence[Mapping[str, Any]]) -> str:
-    """Return a page with each summary, its notes, and the sources of its raw cluster with the cited passages."""
+def summaries_page(
+    summaries: Sequence["Summary"], clusters: Sequence[Mapping[str, Any]], system: str = "", command: str = ""
+) -> str:
+    """Return a page with each summary, its notes, and the sources of its raw cluster with the cited passages.
+
+    It begins with a table of contents, the date, and the ``system`` and ``command`` that made it.
+    """
     pairs = [(summary, read_cluster(raw)) for summary, raw in zip(summaries, clusters, strict=True)]
-    blocks = [fragment(summary, cluster.title or summary.id, cluster.documents) for summary, cluster in pairs]
-    return templates().get_template("summaries.html").render(blocks=blocks) + "\n"
+    titles = [cluster.title or summary.id for summary, cluster in pairs]
+    blocks = [
+        fragment(summary, title, cluster.documents) for (summary, cluster), title in zip(pairs, titles, strict=True)
+    ]
+    values = {"titles": titles, "system": system, "command": command, "now": f"{datetime.now():%Y-%m-%d %H:%M}"}
+    return render("summaries.html", blocks=blocks, **values) + "\n"
 
 
 def fragment(summary: "Summary", heading: str | None = None, documents: Iterable[tuple[str, str]] = ()) -> str:
@@ -36,7 +46,7 @@ def fragment(summary: "Summary", heading: str | None = None, documents: Iterable
         sources.append({"name": name, "html": marked(text, cited), "cited": bool(cited)})
     name = "r" + hashlib.blake2b(summary.model_dump_json().encode(), digest_size=6).hexdigest()
     values = {"summary": summary, "heading": heading, "sources": sources, "doubted": doubted, "shortened": shortened}
-    return templates().get_template("summary.html").render(name=name, **values)
+    return render("summary.html", name=name, **values)
 
 
 def doubted(sentence: "Sentence") -> str:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,9 @@ from raysum.decode.page import fragment, shortened
 from raysum.errors import UserError
 
 T = TypeVar("T")
+Cited = TypeVar("Cited", "Sentence", "Headline", "Claim")
 
+_OPTIONAL = ("alternatives", "headline", "themes", "disagreements")  # of a summary
 _MOST_EQUAL = 3  # clusters that show the same warning or error
 
 
@@ -104,6 +106,30 @@ class Alternative(BaseModel, frozen=True):
     score: float
 
 
+class Headline(BaseModel, frozen=True):
+    text: str
+    citations: list[Citation] = Field(description="the heading, or the sentence that it shortens")
+
+
+class Theme(BaseModel, frozen=True):
+    label: str = Field(description="its most characteristic words")
+    sentences: list[int] = Field(description="numbers of the summary's sentences, from 0")
+
+
+class Claim(BaseModel, frozen=True):
+    """What documents say that others contradict."""
+
+    value: str
+    citations: list[Citation]
+
+
+class Disagreement(BaseModel, frozen=True):
+    """A statement for which documents have different numbers."""
+
+    subject: str = Field(description="a sentence, with […] instead of the number")
+    claims: list[Claim]
+
+
 class Summary(BaseModel, frozen=True):
     """A summary with citations, support and warnings."""
 
@@ -119,32 +145,53 @@ class Summary(BaseModel, frozen=True):
     warnings: list[str] = Field([], description="reasons not to trust it: differences from the training data")
     alternatives: list[Alternative] = Field([], description="the next best summaries, if n_best is above 1")
 
+    headline: Headline | None = Field(None, description="the headline, if it is asked for and found")
+    themes: list[Theme] = Field([], description="its sentences by theme, if they are asked for")
+    disagreements: list[Disagreement] = Field([], description="where the documents disagree, if it is asked for")
+
     @property
     def notes(self) -> list[Citation]:
-        """Return the cited passages, each once, in the order of the sentences: note 1, note 2, and so on."""
-        cited = [citation for sentence in self.sentences for citation in sentence.citations]
+        """Return the cited passages, each once: note 1, note 2, and so on, first those of the sentences."""
+        cited = [citation for part in self._cited_parts() for citation in part.citations]
         return list({citation.passage: citation for citation in cited}.values())
 
     def located(self, cluster: Mapping[str, Any]) -> "Summary":
         """Return the summary with the place of each citation in the raw ``cluster``."""
         numbered = enumerate(cluster.get("documents") or ())
         documents = {n: document for n, document in numbered if isinstance(document, Mapping)}
-        sentences = []
-        for sentence in self.sentences:
-            cited = [citation.located(documents.get(citation.document, {})) for citation in sentence.citations]
-            sentences.append(sentence.model_copy(update={"citations": cited}))
-        return self.model_copy(update={"sentences": sentences})
 
-    def numbered(self, sentence: Sentence) -> list[int]:
-        """Return the numbers of the notes to one of its sentences, from 1."""
+        def located(part: Cited) -> Cited:
+            cited = [citation.located(documents.get(citation.document, {})) for citation in part.citations]
+            return part.model_copy(update={"citations": cited})
+
+        found = [each.model_copy(update={"claims": [*map(located, each.claims)]}) for each in self.disagreements]
+        head = self.headline and located(self.headline)
+        sentences = [*map(located, self.sentences)]
+        return self.model_copy(update={"sentences": sentences, "headline": head, "disagreements": found})
+
+    def numbered(self, part: Sentence | Headline | Claim) -> list[int]:
+        """Return the numbers of the notes to one of its sentences or to a part of its outline, from 1."""
         passages = [note.passage for note in self.notes]
-        return [passages.index(citation.passage) + 1 for citation in sentence.citations]
+        return [passages.index(citation.passage) + 1 for citation in part.citations]
+
+    def _cited_parts(self) -> Iterator[Sentence | Headline | Claim]:
+        yield from self.sentences
+        if self.headline:
+            yield self.headline
+        for disagreement in self.disagreements:
+            yield from disagreement.claims
 
     def render(self) -> str:
         """Return text for people: the id, the sentences with numbers of notes, the notes, warnings and alternatives."""
-        lines = [self.id]
-        for sentence in self.sentences:
-            lines.append(f"  {sentence.text} {''.join(f'[{number}]' for number in self.numbered(sentence))}".rstrip())
+        lines = [self.id, *([f"  {self._with_notes(self.headline)}", ""] if self.headline else [])]
+        for theme in self.themes or [Theme(label="", sentences=[*range(len(self.sentences))])]:
+            lines += [f"  {theme.label}:"] if theme.label else []
+            mark = "  - " if self.themes else "  "
+            lines += [mark + self._with_notes(self.sentences[number]) for number in theme.sentences]
+        lines += ["  documents disagree:"] * bool(self.disagreements)
+        for disagreement in self.disagreements:
+            lines.append(f"  - {disagreement.subject}")
+            lines += [f"      {claim.value}: {self._with_notes(claim)}" for claim in disagreement.claims]
         for number, note in enumerate(self.notes, 1):
             lines.append(f'    [{number}] {note.name}, "{shortened(note.quote)}" {note.characters}')
         if self.support is not None:
@@ -154,13 +201,19 @@ class Summary(BaseModel, frozen=True):
         lines += [f"  next best: {other.summary or '(empty)'}" for other in self.alternatives]
         return "\n".join(lines)
 
+    def _with_notes(self, part: Sentence | Headline | Claim) -> str:
+        """Return the text of a part with the numbers of its notes, of a claim the names of its documents."""
+        names = ", ".join(dict.fromkeys(citation.name for citation in part.citations))
+        numbers = "".join(f"[{number}]" for number in self.numbered(part))
+        return f"{names if isinstance(part, Claim) else part.text} {numbers}".rstrip()
+
     def _repr_html_(self) -> str:
         """Return HTML for a notebook. A sentence under the mouse highlights the passages that it cites."""
         return fragment(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values that ``raysum summarize`` prints, with ``alternatives`` only if there are any."""
-        return self.model_dump(exclude=None if self.alternatives else {"alternatives"})
+        """Return the values that ``raysum summarize`` prints, with alternatives and outline only if there are any."""
+        return self.model_dump(exclude={name for name in _OPTIONAL if not getattr(self, name)})
 
 
 @dataclass(frozen=True)

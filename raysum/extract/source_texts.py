@@ -12,6 +12,7 @@ import numpy as np
 
 from raysum.extract.candidates import Candidates
 from raysum.prepare.ranking import best_first
+from raysum.text.amounts import WRITTEN
 from raysum.text.languages import content_words
 from raysum.text.names import WORD, is_name
 from raysum.text.tfidf import TfIdf, words
@@ -49,15 +50,29 @@ class SourceTexts:
 
     @cached_property
     def vectors(self) -> TfIdf:
-        """The tf-idf vectors of the texts; of candidates, those of their :func:`content_words`."""
-        if self.candidates is None:
-            return TfIdf([*map(words, self.texts)])
-        return TfIdf([*map(content_words, self.texts, self.candidates.languages)])
+        """The tf-idf vectors of the texts, by their :meth:`content`."""
+        return TfIdf([*map(self.content, range(len(self.texts)))])
+
+    def content(self, number: int) -> list[str]:
+        """Return the words of a text that are compared."""
+        text = self.texts[number]
+        return content_words(text, self.candidates.languages[number]) if self.candidates else words(text)
 
     @cached_property
     def title_terms(self) -> list[str]:
         """The words of the title that are compared."""
         return content_words(self.title, self.candidates.language) if self.candidates else words(self.title)
+
+    def language_of(self, document: int | None) -> str:
+        """Return the language of a document, or with None of most texts."""
+        assert self.candidates is not None
+        languages = zip(self.documents, self.candidates.languages, strict=True)
+        return dict(languages).get(-1 if document is None else document, self.candidates.language)
+
+    def profile(self, text: str) -> np.ndarray:
+        """Return [M]: the tf-idf cosines of ``text`` with all texts, of length 1, or 0 if it has no known word."""
+        near = self.vectors.cosine(content_words(text, self.language_of(None)))
+        return near / (np.linalg.norm(near) or 1)
 
     def group(self, number: int, taken: Sequence[int]) -> list[int]:
         """Return a text with those that must be printed before it and are not ``taken``; [] if none may be printed."""
@@ -135,7 +150,8 @@ def _trigrams(text: str) -> frozenset[tuple[str, ...]]:
 
 
 def _names(text: str) -> set[str]:
-    """Return the numbers and capitalized words, but the first word; all words in scripts without capitals."""
+    """Return the numbers and capitalized words but the first word, also numbers in words; or, without capitals, all."""
     if not any(map(str.islower, text)):
         return {*words(text)}
-    return {*filter(is_name, WORD.findall(text)[1:])}
+    found = WORD.findall(text)
+    return {*filter(is_name, found[1:])} | {word.lower() for word in found if word.lower() in WRITTEN}

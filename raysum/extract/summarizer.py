@@ -124,7 +124,7 @@ class Extractor:
             if self.system.needs_reference and not checked.summaries:
                 raise Rejected(f"{self.name} chooses by a reference, and it has no summary")
             prepared = self.system.row(cluster)
-            summary = extracted_summary(self.system, settings, prepared or _sentences(checked)).located(cluster)
+            summary = extracted_summary(self.system, settings, prepared or passage_row(checked)).located(cluster)
         except Rejected as reason:
             raise UserError(f"cluster {name_of(cluster, number)!r} cannot be summarized: {reason}") from None
         if not prepared or len(prepared["text"]) < MAX_SENTENCES:
@@ -133,8 +133,11 @@ class Extractor:
         return summary.model_copy(update={"warnings": warnings})
 
 
-def _sentences(cluster: Cluster) -> dict[str, Any]:
-    """Return the columns of a row of kind extraction that :func:`extracted_summary` reads."""
+def passage_row(cluster: Cluster) -> dict[str, Any]:
+    """Return the columns of a row of kind extraction that :func:`extracted_summary` reads.
+
+    Raises Rejected if there is no sentence.
+    """
     found = passages(cluster)
     if not found:
         raise Rejected("no sentence in the documents")

@@ -47,5 +47,10 @@ def language(text: str) -> str:
 
 def content_words(text: str, name: str) -> list[str]:
     """Return the first five letters of each word of ``text`` that is no function word of the language ``name``."""
-    excluded = _NO_CONTENT.get(name, frozenset())
+    excluded = function_words(name)
     return [word[:_STEM] for word in words(text) if word not in excluded]
+
+
+def function_words(name: str) -> frozenset[str]:
+    """Return the function words of the language ``name``, as far as they are known."""
+    return _NO_CONTENT.get(name, frozenset())

@@ -8,7 +8,7 @@ import pptx
 import pytest
 
 from helpers.pdf import LONG, pdf
-from raysum.cli.clusters import input_clusters, summarize_clusters, summarizer_in
+from raysum.cli.clusters import Output, input_clusters, summarize_clusters, summarizer_in
 from raysum.config.sections import LoadConfig
 
 FERRY = "The ferry of Arden was closed in 1921 after a storm of two days."
@@ -68,7 +68,9 @@ def test_a_citation_names_the_place_and_the_text_that_it_counts_in(tmp_path, nam
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     (cluster,) = input_clusters([str(file)])
     settings = LoadConfig(decode={"sentences": 12})
-    (summary,) = summarize_clusters([cluster], summarizer_in("lead", settings), str(tmp_path / "page.html"))
+    (summary,) = summarize_clusters(
+        [cluster], summarizer_in("lead", settings), Output(html=str(tmp_path / "page.html"))
+    )
     note = next(note for note in summary.notes if "closed in 1921" in note.quote)
     document = cluster["documents"][note.document]
     text = document if isinstance(document, str) else document["text"]
