@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 from raysum.decode.summary import Citation, Claim, Disagreement
 from raysum.extract.source_texts import SourceTexts
-from raysum.text.amounts import Amount, amounts
+from raysum.text.amounts import WRITTEN, Amount, amounts
+from raysum.text.languages import content_words
 from raysum.text.names import WORD, is_name, is_number
 
 _NEAR, _NEARER = 0.3, 0.4  # cosine of two sentences that may state the same, and one that needs fewer shared words
 _SHARED = 3  # content words in common
 _COMPARED = 500  # sentences with amounts, at most
+_BEFORE = 3  # content words before an amount that are compared
 _BESIDE = 60  # characters of a statement that are shown on each side of its amount
 
 
@@ -27,8 +29,8 @@ def disagreements(row: Mapping[str, Any], source: SourceTexts) -> list[Disagreem
     """Return the statements of several documents of ``row`` that have different amounts, the most similar first.
 
     Two sentences make the same statement if their tf-idf cosine is at least 0.3, if they share three content words (two
-    above 0.4) and the unit of the amounts, and if neither has names that the other replaces. A document that also has
-    the amount of the other does not disagree.
+    above 0.4), the unit and the word before the amounts, and if neither has names that the other replaces. A document
+    that also has the amount of the other does not disagree.
     """
     found = {sentence: [*amounts(text)] for sentence, text in enumerate(source.texts)}
     known = defaultdict[tuple[int, str], set[float]](set)
@@ -44,7 +46,7 @@ def disagreements(row: Mapping[str, Any], source: SourceTexts) -> list[Disagreem
     for first, second in _same_statements(source, with_amounts):
         for pair in _contradictions(found[first], found[second]):
             one, other = Stated(first, pair[0]), Stated(second, pair[1])
-            if not (is_known(one, second) or is_known(other, first)):
+            if _is_alike(one, other, source) and not (is_known(one, second) or is_known(other, first)):
                 _join(groups, (one, other))
     return [_disagreement(row, group) for group in groups]
 
@@ -75,6 +77,15 @@ def _contradictions(first: Sequence[Amount], second: Sequence[Amount]) -> Iterat
         one, other = ([amount for amount in each if amount.unit == unit] for each in (first, second))
         if len(one) == len(other) == 1 and one[0].contradicts(other[0]):
             yield one[0], other[0]
+
+
+def _is_alike(one: Stated, other: Stated, source: SourceTexts) -> bool:
+    """Return whether the word before each amount is one of the three before the other: killing 12 and wounding 15."""
+    before = []
+    for sentence, amount in (one, other):
+        found = content_words(source.texts[sentence][: amount.start], source.language_of(source.documents[sentence]))
+        before.append([word for word in found if not is_number(word) and word not in WRITTEN][-_BEFORE:])
+    return all(not own or own[-1] in others for own, others in (before, before[::-1])) and before.count([]) != 1
 
 
 def _join(groups: list[list[Stated]], pair: Collection[Stated]) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from raysum.text.names import WORD, is_number
+from raysum.text.names import FUNCTION_WORDS, WORD, is_number
 
 _ONES = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen"
@@ -34,7 +34,7 @@ _HEDGES = {
 }
 _CLOSE = 0.1  # relative difference of amounts that "about" allows
 _NEAR = 40  # characters after a number in which the word is that it counts
-_SHORTEST, _STEM = 4, 5  # letters of a word that is counted, and those that are compared
+_SHORTEST = 4  # letters of a word that is counted
 _BETWEEN = re.compile(r"[\w\s]*\s")  # a number and that word
 _YEARS = range(1000, 2101)
 
@@ -43,8 +43,8 @@ _YEARS = range(1000, 2101)
 class Amount:
     """A number from ``start`` to ``end`` of a sentence with its ``value``.
 
-    ``unit`` is %, a currency, "day", "year", or the first letters of the word that it counts. ``hedge`` is "about",
-    "least" (at least, more than), "most", or "".
+    ``unit`` is %, a currency, "day", "year", or the word that it counts, without the s of a plural. ``hedge`` is
+    "about", "least" (at least, more than), "most", or "".
     """
 
     start: int
@@ -85,12 +85,19 @@ def _unit(text: str, found: re.Match[str], value: float | None) -> tuple[str, in
     if found["percent"] or found["sign"]:
         return "%" if found["percent"] else found["sign"], found.end()
     following = [*WORD.finditer(text, found.end(), found.end() + _NEAR)][:2]
+    if any(word[0].lower() == "more" for word in following[:1]):  # than the documents said before
+        return "", found.end()
     before = [*WORD.finditer(text, max(0, found.start() - _NEAR), found.start())][-1:]
     if any(word[0].lower() in _MONTHS for word in (*before, *following[:1])):
         return "day", found.end()
     if found["digits"].isdigit() and value in _YEARS and not found["times"]:
         return "year", found.end()
-    counted = next((word for word in following if len(word[0]) >= _SHORTEST and not is_number(word[0])), None)
+    counted = next((word for word in following if _is_counted(word[0])), None)
     if counted is None or not _BETWEEN.fullmatch(text, found.end(), counted.start()):
         return "", found.end()
-    return counted[0][:_STEM].lower(), counted.end()
+    word = counted[0].lower()
+    return "%" if word == "percentage" else word.removesuffix("s"), counted.end()
+
+
+def _is_counted(word: str) -> bool:
+    return len(word) >= _SHORTEST and not is_number(word) and word.lower() not in FUNCTION_WORDS
