@@ -97,7 +97,7 @@ class Client(_Connection):
     ) -> dict[str, Any]:
         """The summary of a cluster as an object with ``id``, ``summary``, ``sentences`` and ``attention``.
 
-        ``options`` are decoding settings of this request (``num_beams=8``).
+        ``options`` are decoding settings of this request (``num_beams=8``), and the parts of its ``outline``.
         Raises UserError where nothing answers, or the server refuses the request.
         """
         return self._ask("POST", "/v1/summarize", _body(title, documents, id, options))
@@ -250,7 +250,10 @@ def _pause(attempt: int) -> float:
 
 
 def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    body = {"title": title, "documents": documents or [], "options": options}
+    outline = options.pop("outline", [])
+    body = {"title": title, "documents": documents or [], "options": options} | (
+        {"outline": outline} if outline else {}
+    )
     return body if id is None else body | {"id": id}
 
 

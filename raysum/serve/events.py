@@ -1,5 +1,6 @@
 """The events of a streamed summary, from ``queued`` to ``result`` or ``error``, as objects and on the wire."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol
@@ -7,6 +8,7 @@ from typing import Any, Protocol
 from raysum.config.decoding import SourceConfig
 from raysum.data.rows import Row
 from raysum.decode.summary import Summary
+from raysum.extract.outline import outline
 
 Event = dict[str, Any]  # "event": its name, "data": its values
 MAX_TOKENS = "max_tokens"  # a setting of requests beside the decode settings, which can only shorten summaries
@@ -53,6 +55,13 @@ def reading(row: Row, limits: SourceConfig) -> Event:
 def grown(text: str) -> Event:
     """The beginning of the summary that is final."""
     return {"event": "prefix", "data": {"text": text}}
+
+
+async def outlined(summary: Summary, cluster: dict[str, Any]) -> Summary:
+    """Return the summary with the parts of an outline that its request asks for."""
+    if parts := cluster.get("outline"):
+        return await asyncio.to_thread(outline, summary, cluster, parts)
+    return summary
 
 
 def completed(

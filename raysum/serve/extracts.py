@@ -7,7 +7,7 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ServeConfig
-from raysum.serve.events import MAX_TOKENS, Event, completed, failed, queued
+from raysum.serve.events import MAX_TOKENS, Event, completed, failed, outlined, queued
 from raysum.serve.ports import bind_to_node
 from raysum.serve.served import EXAMPLE, Follower, Served
 from raysum.serve.state import described
@@ -38,7 +38,7 @@ class Extracts:
             chosen = version.model.choose(settings)
             chosen = chosen.limited(most) if most else chosen
             yield queued(0)
-            summary = await asyncio.to_thread(version.model.extract, cluster, chosen)
+            summary = await outlined(await asyncio.to_thread(version.model.extract, cluster, chosen), cluster)
             for event in completed(summary, version.name, with_sentences=True):
                 yield event
         except UserError as error:

@@ -21,7 +21,7 @@ from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
 from raysum.serve.api import build_api
 from raysum.serve.config import ServeConfig
-from raysum.serve.events import MAX_TOKENS, Event, completed, failed, grown, queued, reading
+from raysum.serve.events import MAX_TOKENS, Event, completed, failed, grown, outlined, queued, reading
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, Overloaded, extent, refused
 from raysum.serve.page import Control, add_page, controls_of
@@ -115,7 +115,7 @@ class Model:
                             continue
                         usage = {"source_tokens": read["data"]["tokens"], "summary_tokens": result.num_tokens}
                         usage["is_truncated"] = result.is_truncated
-                        summary = result.summaries[0].located(cluster)
+                        summary = await outlined(result.summaries[0].located(cluster), cluster)
                         replica = {"id": self._id, "waiting": scheduler.waiting}
                         counts = {"usage": usage, "replica": replica}
                         for event in completed(summary, version.name, sends_prefixes, **counts):

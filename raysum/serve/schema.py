@@ -9,6 +9,7 @@ from raysum.config.base import Section
 from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
 from raysum.config.problems import did_you_mean
 from raysum.decode.summary import Summary
+from raysum.extract.parts import Part
 
 _MOST_FIELDS = 10  # of an object with fewer known fields; avoids a long list of unknown fields
 _LONGEST_NAME = 1000  # characters of a title or a document name
@@ -82,6 +83,7 @@ class SummarizeRequest(Strict):
         min_length=1, description="texts, optionally with the names of their sources"
     )
     id: str | None = Field(None, max_length=200, description="repeated in the answer")
+    outline: list[Part] = Field([], description="parts beside the text, with citations, see `raysum.outline`")
     options: Options = Field(default_factory=Options)
 
 

@@ -28,6 +28,10 @@ def test_a_system_without_training_is_served(tmp_path):
         for sentence in answer["sentences"]:
             (cited,) = sentence["citations"]
             assert TEXTS[cited["document"]][cited["start"] : cited["end"]] == cited["quote"] == sentence["text"]
+        with_parts = server.client.summarize("Florence", TEXTS, id="x", outline=["headline", "themes"])
+        cluster = {"title": "Florence", "documents": TEXTS}
+        local = raysum.outline(raysum.load("lexrank", words=20).summarize("Florence", TEXTS), cluster)
+        assert with_parts == answer | {key: local.to_dict()[key] for key in ("headline", "themes")}
         longer = server.client.summarize(documents=[*TEXTS, "佛罗伦萨位于阿诺河畔。"], words=60)
         assert len(longer["sentences"]) > len(answer["sentences"]) and longer["summary"].endswith("阿诺河畔。")
         page = httpx.get(f"{server.client.address}/docs").text
