@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
@@ -187,13 +187,26 @@ def _ways(name: str, root: Path, is_on_disk: bool, given: Reading) -> Iterator[_
                 yield *pair, ""
     for suffix in dict.fromkeys(file.suffix for file in found.files if format_by_name(file)):
         files = [file for file in found.files if file.suffix == suffix]
-        pattern = f"{shlex.quote(name.rstrip('/'))}/*{suffix}" if is_on_disk and len(files) > 1 else ""
-        yield [*map(named, files)], options, pattern
+        for group in _by_columns(files):
+            is_all = is_on_disk and 1 < len(group) == len(files)
+            pattern = f"{shlex.quote(name.rstrip('/'))}/*{suffix}" if is_all else ""
+            yield [*map(named, group)], options, pattern
     if found.document_folders and found.documents:
         pattern = f"{shlex.quote(name.rstrip('/'))}/*/" if is_on_disk else ""
         yield [*map(named, found.document_folders)], options, pattern
     for folder in chain.from_iterable(map(folders_of_rows, found.folders)):
         yield [named(folder)], options, ""
+
+
+def _by_columns(files: Sequence[Path]) -> list[list[Path]]:
+    """Return files of rows in groups whose first rows have the same fields, to separate tables from metadata."""
+    groups = defaultdict[frozenset[str], list[Path]](list)
+    for file in files if len(files) <= _SOURCES else []:
+        row: Mapping[str, Any] = {}
+        with suppress(UserError, *DAMAGES):
+            row = next(chain.from_iterable(map(_raw_rows, find_sources([file]))), {})
+        groups[frozenset(row)].append(file)
+    return [*groups.values()] or [[*files]]
 
 
 def _with_map(reading: Reading) -> Reading:

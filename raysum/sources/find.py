@@ -196,8 +196,9 @@ def _refuse_dataset(folder: Path, path: Path) -> None:
 
 
 def _split_in_name(path: Path) -> str | None:
-    """Return the split in a file name such as `scisumm-valid.01.jsonl.gz`, or None if it has none or several."""
-    splits = {split for word in re.split(r"[^a-z]+", path.name.lower()) if (split := split_of(word))}
+    """Return the split in a name such as `scisumm-valid.01.jsonl` or `TestSet.csv`; None if it has none or several."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", path.name)
+    splits = {split for word in words if (split := split_of(word.lower().removesuffix("set")))}
     return splits.pop() if len(splits) == 1 else None
 
 

@@ -71,7 +71,7 @@ FORMATS = {
         Format("feed", ".rss, .atom", r"\.(rss|atom)$|(^|[._-])(feed|rss|atom)\.xml$", read_feed, (b"<rss", b"<feed")),
         Format("warc", ".warc (.gz)", r"\.warc(\.gz)?$", read_warc, (b"WARC/",), is_text=False),
         Format("story", ".story", r"\.story$", read_story),
-        Format("pairs", ".src", SOURCES.pattern, read_pairs, needs_siblings=True),
+        Format("pairs", ".src, .source, .article, .document", SOURCES.pattern, read_pairs, needs_siblings=True),
         Format(TEXT, "", r"$^", partial(read_folder, any_suffix=True)),
         Format(
             "tensor2tensor", f"{CONTENT}*", rf"^{re.escape(CONTENT)}", read_wikis, is_text=False, needs_siblings=True

@@ -18,7 +18,9 @@ from raysum.sources.published import with_our_fields
 from raysum.sources.record import Record, bounded_lines, decode_utf8, text_record
 from raysum.sources.staging import opened_text
 
-SOURCES = re.compile(r"(^|\.)src(\.cleaned|\..*\.txt)?$")  # names of files
+# Names of files of sources: train.src.cleaned, test.source; and the words for summaries in the names of their files.
+SOURCES = re.compile(r"(^|\.)((src|source)(\.cleaned|\.tokenized|\..*\.txt)?|article|document)$")
+_TARGETS = {"src": "tgt", "source": "target", "article": "title", "document": "summary"}
 _DOCUMENT_FOLDER = re.compile(
     r"(?i)(topics|docs?|documents?|articles?|sources?([ _-]?texts?)?.{0,4}|texts?|body|reviews)"
 )
@@ -28,6 +30,10 @@ _KIND = re.compile(
     r"(?i)([._-](summ?|summar(y|ies)|gold|ref(erence)?s?|abstract|highlights?|target|tgt|src|source|body|docs?|document"
     r"|texts?|articles?|story|txt|data))+$"
 )
+_FIRST_KIND = re.compile(
+    r"(?i)^(summ?|summar(y|ies)|gold|ref(erence)?|abst(ract)?|highlights?|target|tgt|src|source|body|docs?"
+    r"|document|texts?|articles?|story)[._-](?=.)"
+)  # text_12.txt and abst_12.txt
 _NUMBER = re.compile(r"([._-](\d{1,3}|[A-Za-z]))+$")
 _MAX_DEPTH = 4  # levels of folders
 
@@ -35,7 +41,8 @@ _MAX_DEPTH = 4  # levels of folders
 def read_pairs(path: Path, targets: Path | None = None) -> Iterator[Record]:
     """Yield the clusters of ``path``, one a line, with the summaries in the lines of ``targets``.
 
-    By default these are ``NAME.tgt...`` beside a file ``NAME.src...`` (Multi-News), if it exists.
+    By default these are ``NAME.tgt...`` beside a file ``NAME.src...`` (Multi-News), or ``.target`` beside ``.source``,
+    ``.title`` beside ``.article`` and ``.summary`` beside ``.document``, if it exists.
 
     ``|||||`` or ``story_separator_special_tag`` separate the documents of a line, and ``NEWLINE_CHAR`` is a line break.
     Raises UserError if the files have different numbers of lines.
@@ -68,7 +75,7 @@ def targets_of(path: Path) -> Path | None:
 
     Raises UserError if it is a link out of both the folder of ``path`` and that of its target.
     """
-    name = re.sub(r"(?<=\.)src(?=\.|$)", "tgt", path.name)
+    name = _target_name(path)
     candidates = [path.with_name(other) for other in (name, name.removesuffix(".cleaned")) if other != path.name]
     targets = next(filter(Path.is_file, candidates), None)
     if targets and all(leads_out(targets, folder) for folder in (path.parent, Path(os.path.realpath(path)).parent)):
@@ -76,18 +83,27 @@ def targets_of(path: Path) -> Path | None:
     return targets
 
 
+def _target_name(path: Path) -> str:
+    """Return the name of the file of summaries for a file of sources, and the same name for any other file."""
+    return re.sub(rf"(^|(?<=\.))({'|'.join(_TARGETS)})(?=\.|$)", lambda word: _TARGETS[word[0]], path.name)
+
+
 def unpaired(paths: Iterable[Path]) -> Iterator[str]:
     """Yield a message for each file of sources without summaries, and of summaries without sources, in ``paths``."""
     for path in paths:
-        files = [path] if path.is_file() else [*path.glob("*src*"), *path.glob("*tgt*")]
+        files = [path] if path.is_file() else [*filter(Path.is_file, path.glob("*"))] if path.is_dir() else []
         pairs = {file: targets_of(file) for file in files if SOURCES.search(file.name)}
         for file, targets in sorted(pairs.items()):
             if targets is None:
-                yield f"{file} has no file of summaries beside it (expected {file.name.replace('src', 'tgt')})"
-        for file in sorted({*files} - {*pairs} - {*pairs.values()}):
-            if path.is_dir() and SOURCES.search(file.name.replace("tgt", "src")):
-                sources = file.name.replace("tgt", "src")
+                yield f"{file} has no file of summaries beside it (expected {_target_name(file)})"
+        for file in sorted({*files} - {*pairs} - {*filter(None, pairs.values())} if path.is_dir() else ()):
+            sources = re.sub(r"(^|(?<=\.))(tgt|target)(?=\.|$)", _source_word, file.name)
+            if sources != file.name and SOURCES.search(sources):
                 yield f"{file} is skipped: it has no file of sources beside it (expected {sources})"
+
+
+def _source_word(target: re.Match[str]) -> str:
+    return next(word for word, other in _TARGETS.items() if other == target[0])
 
 
 def summaries_beside(folder: Path) -> tuple[Path, Path] | None:
@@ -150,11 +166,16 @@ def _first(name: str) -> str:
     return _KIND.sub("", name.partition(".")[0]).lower()
 
 
+def _last(name: str) -> str:
+    return _FIRST_KIND.sub("", _stem(name))
+
+
 _RULES = (
     _Rule(_stem, _stem),
     _Rule(_stem, lambda name: _KIND.sub("", _NUMBER.sub("", _stem(name)))),
     _Rule(_first, _first),
     _Rule(_first, _first, is_prefix=True),
+    _Rule(_last, _last),
 )
 _Match = dict[str, tuple[list[Path], tuple[Path, ...]]]
 
@@ -184,6 +205,7 @@ def _match(
         shared = {file: about.intersection(file.relative_to(summaries).parent.parts) for file in known.get(name, ())}
         own = tuple(file for file in shared if len(shared[file]) == max(map(len, shared.values())))
         if own:
-            id = file_or_folder if by_folder else ".".join([file_or_folder[: len(name)], *sorted(shared[own[0]])])
+            begin = file_or_folder[: len(name)] if file_or_folder.lower().startswith(name) else name
+            id = file_or_folder if by_folder else ".".join([begin, *sorted(shared[own[0]])])
             clusters.setdefault(id, ([], own))[0].append(text)
     return clusters

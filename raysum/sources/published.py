@@ -96,7 +96,12 @@ def _primera(raw: Raw) -> dict[str, Any]:
 
 
 def _ranked(raw: Raw) -> dict[str, Any]:
-    """Convert ranked WikiSum (Liu and Lapata 2019) and GraphSum's data (Li et al. 2020): ids, best paragraph first."""
+    """Convert ranked WikiSum (Liu and Lapata 2019) and GraphSum's data (Li et al. 2020): ids, best paragraph first.
+
+    Rows of any other dataset have a text as ``src``: the documents, as in Multi-News.
+    """
+    if isinstance(raw["src"], str):
+        return _multi_news(_without(raw, "src", "tgt") | {"document": raw["src"], "summary": raw["tgt"]})
     summary, texts = raw.get("tgt_str"), raw.get("src_str")
     graphs = {name: raw[name] for name in ("sim_graph", "topic_graph", "discourse_graph") if raw.get(name) is not None}
     return {
@@ -173,7 +178,8 @@ PUBLISHED = {
         PublishedDataset("wikihow-sections", frozenset(("headline", "sectionLabel", "text")), _wikihow_table),
         PublishedDataset("fewsum", frozenset(("group_id", "rev1", "summ1")), _fewsum),
         PublishedDataset("scitldr", frozenset(("source", "target", "paper_id")), _scitldr),
-        PublishedDataset("dialogue", frozenset(("dialogue",)), _dialogue),
+        PublishedDataset("dialogsum", frozenset(("dialogue", "fname")), _dialogue),
+        PublishedDataset("dialogue", frozenset(("dialogue", "summary")), _dialogue),
         PublishedDataset("qmsum", frozenset(("meeting_transcripts", "general_query_list")), _qmsum),
         PublishedDataset("discord", frozenset(("guild", "channel", "messages")), discord),
         PublishedDataset("github-issues", frozenset(("title", "body", "comments")), issue),

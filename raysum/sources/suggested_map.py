@@ -11,6 +11,7 @@ from raysum.sources.record import as_list
 _SUMMARY = re.compile(r"(?i).*(summ|abstract|highlight|headline|tl;?dr|gist|reference|target|tgt)")
 _TITLE = re.compile(r"(?i).*(title|subject|topic|query|question)")
 MIN_WORDS, _MAX_TITLE = 5, 40  # words of a document, and of a title
+_TIMES_LONGER = 1.5  # the documents than the summary, at least, if no name says which column is the summary
 _MAX_NAME = 4  # words of the name of a column, which the first line of a text exceeds
 _Row = Mapping[str, Any]
 
@@ -23,6 +24,9 @@ def suggested_map(rows: Sequence[_Row]) -> list[str]:
     title = next((name for name in texts if _TITLE.match(name) and words[name] <= _MAX_TITLE), None)
     others = [name for name in texts if name not in (summary, title) and not _SUMMARY.match(name)]
     documents = max(others, key=words.__getitem__, default=None)
+    if not summary and len(others) > 1 and documents:  # the next longest column, if it is much shorter
+        second = max((name for name in others if name != documents), key=words.__getitem__)
+        summary = second if MIN_WORDS <= words[second] <= words[documents] / _TIMES_LONGER else None
     is_header = all(len(str(name).split()) <= _MAX_NAME for name in words)
     if documents is None or words[documents] < MIN_WORDS or not is_header:
         return []

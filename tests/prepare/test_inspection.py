@@ -145,6 +145,17 @@ def test_files_beside_folders_of_documents(tmp_path):
     assert found["commands"][0].startswith(f"raysum prepare {tmp_path}/*.jsonl --out data")
 
 
+def test_tables_beside_tables_of_metadata(tmp_path):
+    for split in ("train", "test"):
+        notes = "".join(f'{number},"{FLOOD * 3}",A flood closed the bridge of the town.\n' for number in range(4))
+        (tmp_path / f"{split}.csv").write_text(f"encounter,talk,note\n{notes}")
+        (tmp_path / f"{split}_metadata.csv").write_text("encounter,age\n1,52\n2,71\n")
+    files = f"{tmp_path}/test.csv {tmp_path}/train.csv"
+    assert dry_run(tmp_path)["commands"] == [
+        f"raysum prepare {files} --map documents=talk --map summary=note --out data"
+    ]
+
+
 def test_rows_of_other_names_in_an_archive(tmp_path):
     (tmp_path / "set").mkdir()
     for name in ("train", "dev"):

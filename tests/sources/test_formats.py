@@ -84,6 +84,24 @@ def test_a_format_may_be_required(tmp_path):
         FieldMapping.of([], format="tvs")
 
 
+@pytest.mark.parametrize(
+    ("value", "splits", "ids"),
+    [
+        ({"data": ROWS}, [None, None], ["a", "b"]),
+        ({"dev": ROWS[:1], "test": ROWS[1:]}, ["dev", "test"], ["a", "b"]),
+        ({"x": TEA[0] | {"documents": ["A."]}, "y": {"documents": ["B."]}}, [None, None], ["x", "y"]),
+        (ROWS[0], [None], ["a"]),
+        ({"articles": [{"text": "A."}]}, [None], [None]),  # one cluster
+        ({"data": ["a"]}, [None], [None]),
+    ],
+)
+def test_a_json_object_may_hold_the_rows(tmp_path, value, splits, ids):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(value))
+    found = [record.raw for record in find_sources([path])[0].records()]
+    assert ([row.get("split") for row in found], [row.get("id") for row in found]) == (splits, ids)
+
+
 def test_csv_documents_may_be_one_text_and_bad_rows_are_rejected(tmp_path):
     path = tmp_path / "c.csv"
     path.write_bytes(b"title,documents\na,one text\nb,[bracket] text\nc\nd,\xe4hnlich\ne,\n")

@@ -163,6 +163,73 @@ def wikihow() -> dict[str, str]:
     return {"wikihowAll.csv": table(rows, ",", csv.QUOTE_ALL)}
 
 
+def aci_bench() -> dict[str, str]:
+    """Several files of JSON objects with a list of rows, and files of their sections beside them."""
+    files = {}
+    names = ("train", "valid", "clinicalnlp_taskB_test1", "clinicalnlp_taskC_test2", "clef_taskC_test3")
+    for name in names:
+        rows = [{"src": f"[doctor] {text(n)}", "tgt": SHORT.format(n), "file": f"{n}-{name}"} for n in range(2)]
+        files[f"data/challenge_data_json/{name}.json"] = json.dumps({"data": rows})
+        files[f"data/challenge_data_json/{name}_subjective.json"] = json.dumps({"data": rows[:1]})
+    return files
+
+
+def bbc_news() -> dict[str, str]:
+    def rows(count):
+        return [{"": n, "document": text(n), "summary": SHORT.format(n), "categories": "tech"} for n in range(count)]
+
+    names = zip(("train", "valid", "test"), SPLITS.values(), strict=True)
+    return {f"Data/{name}.csv": table(rows(count), ",") for name, count in names}
+
+
+def contracts() -> dict[str, str]:
+    """An object with the id of each row as its key."""
+    rows = {
+        f"legalsum0{n}": {"doc": "Terms", "original_text": text(n), "reference_summary": SHORT.format(n), "title": ""}
+        for n in range(9)
+    }
+    return {"all_v1.json": json.dumps(rows)}
+
+
+def convosumm() -> dict[str, str]:
+    """Files of parallel lines, one of them with a long suffix, beside a file with all lines."""
+    long = "remove_markers_simple_separator.txt"
+    files = {}
+    counts = {"train.{}": 6, "val.{}": 2, f"email.test.{{}}.{long}": 2, f"email.all.{{}}.{long}": 4}
+    for name, count in counts.items():
+        files[f"vanilla/{name.format('source')}"] = f"Name: Ann {text(1)}\n" * count
+        files[f"vanilla/{name.format('target')}"] = f"{SHORT}\n" * count
+    return files
+
+
+def crd3() -> dict[str, str]:
+    def chunk(number):
+        lines = ["Hello everyone, my name is Matthew Mercer,", text(number)]
+        turn = {"NAMES": ["MATT"], "UTTERANCES": lines, "NUMBER": 0}
+        return {"CHUNK": SHORT.format(number), "ALIGNMENT": {"CHUNK ID": number}, "TURNS": [turn, turn]}
+
+    folder = "data/aligned data/c=4"
+    return {f"{folder}/C1E00{n}_4_0.json": json.dumps([chunk(1), chunk(2)]) for n in range(3)} | {
+        "data/aligned data/test_files": "C1E001\n"
+    }
+
+
+def mts_dialog() -> dict[str, str]:
+    def rows(count):
+        dialogue = f"Doctor: {text(1)}\nPatient: {text(2)}"
+        fields = {"section_header": "GENHX", "section_text": SHORT.format(1), "dialogue": dialogue}
+        return [{"ID": n, **fields} for n in range(count)]
+
+    names = ("TrainingSet", "ValidationSet", "TestSet-1-MEDIQA-Chat-2023")
+    counts = zip(names, SPLITS.values(), strict=True)
+    return {f"Main-Dataset/MTS-Dialog-{name}.csv": table(rows(count), ",") for name, count in counts}
+
+
+def sumpubmed() -> dict[str, str]:
+    files = {f"text/text_{n}.txt": f"{text(n)}\n{text(n + 1)}" for n in range(1, 12)}
+    return files | {f"abstract/abstract_{n}.txt": f"BACKGROUND\n{SHORT.format(n)}" for n in range(1, 12)}
+
+
 SETS = {  # the files, the clusters of each split, and the documents and summaries of a cluster
     "Opinosis": (opinosis, {"train": 5}, 1, 2),
     "FewSum": (fewsum, SPLITS, 8, 3),
@@ -174,6 +241,13 @@ SETS = {  # the files, the clusters of each split, and the documents and summari
     "Multi-News": (multi_news, SPLITS, 2, 1),
     "WCEP": (wcep, SPLITS, 2, 1),
     "WikiHow": (wikihow, {"train": 8, "valid": 1, "test": 1}, 1, 1),
+    "ACI-Bench": (aci_bench, {"train": 2, "valid": 2, "test": 6}, 1, 1),
+    "BBC News Summary": (bbc_news, SPLITS, 1, 1),
+    "Contracts in plain English": (contracts, {"train": 9}, 1, 1),
+    "ConvoSumm": (convosumm, SPLITS, 1, 1),
+    "CRD3": (crd3, {"train": 6}, 2, 1),
+    "MTS-Dialog": (mts_dialog, SPLITS, 1, 1),
+    "SumPubMed": (sumpubmed, {"train": 11}, 1, 1),
 }
 
 
