@@ -12,7 +12,8 @@ from typing import Any
 from raysum.text.languages import OTHER, language
 from raysum.text.readability import clean, continues, is_first_person, is_fragment, is_scholarly, without_connective
 
-_TURN = re.compile(r"(?:[\[(]?[\d:.,]+[\])]?\s+)?(#?\w[\w.#' -]{0,39}?)\s*:\s+(?=\S)")  # "Anna:" at a line's beginning
+# "Anna:" or "[anna]" at the beginning of a line
+_TURN = re.compile(r"(?:[\[(]?[\d:.,]+[\])]?\s+)?(?:\[([^\W\d][\w.' -]{0,39})\]|(#?\w[\w.#' -]{0,39}?)\s*:)\s+(?=\S)")
 _FEWEST_TURNS, _TURNS = 3, 0.2  # sentences with a speaker before them, and their share, that make a document a dialogue
 _HEADING = re.compile(
     r"\W*(?:\d+(?:\.\d+)*\.?\s+\w|(?:abstract|introduction|background|related work|methods?|results?|discussion"
@@ -142,7 +143,7 @@ def _turns(row: Mapping[str, Any], documents: Sequence[int]) -> list[tuple[str, 
             turns.append(("", ""))
             continue
         if match:
-            speaker = match[1].strip("# ")
+            speaker = match[1].capitalize() if match[1] else match[2].strip("# ")
         elif (document, paragraph) != before:
             speaker = ""
         before = document, paragraph

@@ -61,7 +61,8 @@ def quick_sentence_spans(text: str) -> list[tuple[int, int]]:
     On the same papers, 95 % of its boundaries are syntok's, and it finds 94 % of syntok's boundaries.
     """
     candidates = (_ASCII_CANDIDATE if text.isascii() else _CANDIDATE).finditer(text)
-    starts = [candidate.end() for candidate in candidates if _ends_sentence(text, candidate)]
+    is_lower = text.islower()
+    starts = [candidate.end() for candidate in candidates if _ends_sentence(text, candidate, is_lower)]
     return _spans(text, starts if text.isascii() else _with_unmarked(text, starts))
 
 
@@ -87,13 +88,14 @@ def _is_plain(text: str, candidate: re.Match[str]) -> bool:
     return _PLAIN_START.match(text, candidate.end()) is not None
 
 
-def _ends_sentence(text: str, candidate: re.Match[str]) -> bool:
+def _ends_sentence(text: str, candidate: re.Match[str], is_lower: bool) -> bool:
     """Return whether a sentence ends at ``candidate``.
 
-    It does not before a lower-case letter, nor at the full stop of an abbreviation, initial or ordinal.
+    It does not before a lower-case letter, unless the whole text ``is_lower``, nor at the full stop of an
+    abbreviation, initial or ordinal.
     """
     mark, after = candidate.start(), candidate.end()
-    if text[after].islower():
+    if text[after].islower() and not is_lower:
         return False
     found = _LAST_WORD.search(text, max(0, mark - _LONGEST_WORD), mark)
     if text[mark] != "." or found is None:

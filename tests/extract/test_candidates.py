@@ -78,6 +78,17 @@ def test_turns_of_a_dialogue_have_their_speakers():
         assert text[citation.start : citation.end] == citation.quote
 
 
+def test_turns_in_brackets_and_lower_case_have_their_speakers():
+    text = "[doctor] the last scan of your leg was clear . tell me about the pain in your knee .\n"
+    text += "[patient] the joint hurts most at night .\n[doctor] the knee looks swollen and red .\n"
+    assert [sentence.text for sentence in summary_of([{"source": "visit.txt", "text": text}]).sentences] == [
+        "Doctor: The last scan of your leg was clear.",
+        "Tell me about the pain in your knee.",
+        "Patient: The joint hurts most at night.",
+        "Doctor: The knee looks swollen and red.",
+    ]
+
+
 def test_equal_contents_are_one_sentence_with_both_citations():
     said = "The storm destroyed forty houses near the harbour of Lisbon."
     near = "Near the harbour of Lisbon, the storm destroyed forty houses."

@@ -40,6 +40,7 @@ def test_candidates_of_plain_texts_are_those_of_all_texts():
         "Am 3. Oktober kam z. B. Dr. Müller.|Im 19. Jahrhundert war es u.a. Nr. 5.",
         "The U.S. Army came at 5 p.m.|It left St. Paul, e.g. by bus.|They had maps, food, etc.|The end.",
         "1. Take the first of 12.|Then stop.",
+        "by using our services you agree.|if you are under 13 , a parent agrees , e.g. your father .|see fig. 2 .",
         "¿Está en la Av. Libertad?|¡Sí, con el Sr. López!",
         'Prof. E. Ito et al. (2001) met Inc. boards.|"Why?" he asked.|1999 was late',
     ],
