@@ -74,6 +74,10 @@ class Candidates:
             for text, name, (_, speaker) in zip(self.raw, self.languages, self._turns, strict=True)
         ]
 
+    def spoken(self) -> list[bool]:
+        """Return for each sentence whether it is in a turn of a dialogue."""
+        return [bool(speaker) for _, speaker in self._turns]
+
     def group(self, number: int, taken: Sequence[int]) -> list[int]:
         """Return a sentence after those that it continues and that are not ``taken``; [] if it cannot be printed."""
         group = [number]

@@ -17,11 +17,9 @@ from raysum.prepare.ranking import best_first, centrality
 from raysum.runs.folder import Run
 from raysum.systems import part
 
-_TITLE, _POSITION, _PERSONAL = (
-    0.5,
-    0.5,
-    0.7,
-)  # chosen on six sets of clusters beside those of the tests (bench/RESULTS.md)
+# Chosen on development clusters of several sets (bench/RESULTS.md).
+_TITLE, _POSITION, _POSITION_IN_ONE, _PERSONAL = 0.5, 0.5, 0.25, 0.7
+_SHORT = 5  # content words of a turn of a dialogue; shorter ones are "yes, I see"
 
 
 class Extractive(ABC):
@@ -86,8 +84,9 @@ class Lead3(Extractive):
 class LexRank(Extractive):
     """The most central first (Erkan and Radev, 2004, with cosines as edge weights).
 
-    Among sentences of a cluster, the scores are multiplied by 1 + 0.5 x cosine with the title, with several documents
-    by 1 + 0.5 / position in the document, and by 0.7 in the first person, which needs the name of the speaker.
+    Among sentences of a cluster, the scores are multiplied by 1 + 0.5 x cosine with the title, by 1 + 0.5 / position in
+    the document (0.25 if there is only one), by 0.7 in the first person, which needs the name of the speaker, and in a
+    dialogue by n / 5 with n < 5 content words.
     """
 
     name = "lexrank"
@@ -102,12 +101,13 @@ class LexRank(Extractive):
             return scores
         scores *= 1 + _TITLE * source.vectors.cosine(source.title_terms)
         documents = np.asarray(source.documents)
-        if documents[0] != documents[-1]:
-            starts = np.flatnonzero(np.diff(documents, prepend=-1))
-            positions = np.arange(len(documents)) - np.repeat(starts, np.diff([*starts, len(documents)]))
-            scores *= 1 + _POSITION / (1 + positions)
+        starts = np.flatnonzero(np.diff(documents, prepend=-1))
+        positions = np.arange(len(documents)) - np.repeat(starts, np.diff([*starts, len(documents)]))
+        scores *= 1 + (_POSITION if len(starts) > 1 else _POSITION_IN_ONE) / (1 + positions)
         scores[source.candidates.personal()] *= _PERSONAL
-        return scores / scores.max()
+        spoken, sizes = source.candidates.spoken(), np.bincount(source.vectors.rows, minlength=len(scores))
+        scores[spoken] *= np.minimum(sizes[spoken] / _SHORT, 1)
+        return scores / (scores.max() or 1)
 
 
 class Mmr(Extractive):

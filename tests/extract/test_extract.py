@@ -17,9 +17,10 @@ from helpers.small_runs import TEXTS
 from raysum.cli.app import main
 from raysum.config.decoding import ExtractConfig
 from raysum.errors import UserError
-from raysum.extract.summarizer import Extractor, take
+from raysum.extract.summarizer import Extractor, passage_row, take
 from raysum.extract.systems import Lead, LexRank, Mmr, SourceTexts, Taken
 from raysum.prepare import ranking
+from raysum.prepare.cluster import read_cluster
 from raysum.text.cleaning import paragraph_spans
 from raysum.text.tfidf import words
 
@@ -109,13 +110,9 @@ def test_lead_takes_the_first_sentence_of_each_document_then_the_second():
 
 
 def test_repeated_sentences_are_skipped_by_default():
-    said = "Florence lies on the river Arno in Tuscany."
-    documents = [f"{said} Rome has seven hills and the Tiber.", f"{said} Venice was built upon the water."]
-    extractor = raysum.load("lexrank")
-    assert quotes(extractor.summarize("", documents)).count(said) == 1
-    assert quotes(extractor.summarize("", documents, redundancy=1)).count(said) == 2
-    near = documents[:1] + ["Florence lies on the Arno in Tuscany."]
-    assert len(quotes(extractor.summarize("", near))) == 2 < len(quotes(extractor.summarize("", near, redundancy=1)))
+    said = ["Ann: The river is high.", "Ben: The river is high, and the rain from the hills flooded the old bridge."]
+    row = passage_row(read_cluster({"documents": ["\n".join([*said, "Cid: The river rose."])]}))
+    assert LexRank().relevance(SourceTexts.of(row, readable=True)).argmax() == 1
 
 
 def test_mmr_takes_central_and_new_texts():
@@ -137,6 +134,16 @@ def test_oracle_needs_a_reference_and_takes_its_sentences():
     assert [summary.summary for summary in oracle.summarize_many([cluster])] == [cluster["summary"]]
     with pytest.raises(UserError, match="'Rome'.* oracle chooses by a reference"):
         oracle.summarize("Rome", TEXTS)
+
+
+def test_lexrank_prefers_the_beginning_and_no_short_turns():
+    text = "The river is high and wide. The bridge is long and old. The river is wide."
+    assert raysum.load("lexrank", words=7).summarize("", [text]).summary == "The river is high and wide."
+    said = (
+        "Ann: the river is really high.\nBen: rain from the hills flooded fields and the old bridge over the river.\n"
+    )
+    summary = raysum.load("lexrank", words=14).summarize("", [said * 2 + "Cid: so the river is high.\n"]).summary
+    assert summary.startswith("Ben: Rain from the hills")
 
 
 @pytest.mark.parametrize("jump", [0.15, 0.0])
