@@ -110,9 +110,13 @@ def test_lead_takes_the_first_sentence_of_each_document_then_the_second():
 
 
 def test_repeated_sentences_are_skipped_by_default():
-    said = ["Ann: The river is high.", "Ben: The river is high, and the rain from the hills flooded the old bridge."]
-    row = passage_row(read_cluster({"documents": ["\n".join([*said, "Cid: The river rose."])]}))
-    assert LexRank().relevance(SourceTexts.of(row, readable=True)).argmax() == 1
+    said = "Florence lies on the river Arno in Tuscany."
+    documents = [f"{said} Rome has seven hills and the Tiber.", f"{said} Venice was built upon the water."]
+    extractor = raysum.load("lexrank")
+    assert quotes(extractor.summarize("", documents)).count(said) == 1
+    assert quotes(extractor.summarize("", documents, redundancy=1)).count(said) == 2
+    near = documents[:1] + ["Florence lies on the Arno in Tuscany."]
+    assert len(quotes(extractor.summarize("", near))) == 2 < len(quotes(extractor.summarize("", near, redundancy=1)))
 
 
 def test_mmr_takes_central_and_new_texts():
@@ -139,11 +143,9 @@ def test_oracle_needs_a_reference_and_takes_its_sentences():
 def test_lexrank_prefers_the_beginning_and_no_short_turns():
     text = "The river is high and wide. The bridge is long and old. The river is wide."
     assert raysum.load("lexrank", words=7).summarize("", [text]).summary == "The river is high and wide."
-    said = (
-        "Ann: the river is really high.\nBen: rain from the hills flooded fields and the old bridge over the river.\n"
-    )
-    summary = raysum.load("lexrank", words=14).summarize("", [said * 2 + "Cid: so the river is high.\n"]).summary
-    assert summary.startswith("Ben: Rain from the hills")
+    said = ["Ann: The river is high.", "Ben: The river is high, and the rain from the hills flooded the old bridge."]
+    row = passage_row(read_cluster({"documents": ["\n".join([*said, "Cid: The river rose."])]}))
+    assert LexRank().relevance(SourceTexts.of(row, readable=True)).argmax() == 1
 
 
 @pytest.mark.parametrize("jump", [0.15, 0.0])
