@@ -83,7 +83,7 @@ class SummarizeRequest(Strict):
         min_length=1, description="texts, optionally with the names of their sources"
     )
     id: str | None = Field(None, max_length=200, description="repeated in the answer")
-    outline: list[Part] = Field([], description="parts beside the text, with citations, see `raysum.outline`")
+    outline: list[Part] | None = Field(None, description="parts beside the text, with citations, see `raysum.outline`")
     options: Options = Field(default_factory=Options)
 
 
