@@ -22,13 +22,12 @@ from raysum.evaluate.examples import read_examples, usual_words
 from raysum.evaluate.scorers import FIGURES, HEADLINES
 from raysum.evaluate.systems import Extracted, System, Trained
 from raysum.evaluate.table import Evaluation, figure_table
-from raysum.extract.learning import FEWEST
-from raysum.extract.systems import TrainedExtractive
+from raysum.extract import learning
+from raysum.extract.systems import TrainedExtractive, training_free
 from raysum.prepare.row_builder import as_sentences
 from raysum.runs.folder import Run, RunResult
 from raysum.runtime.rendering import Grid
 from raysum.runtime.run_sync import added_to, sync_down
-from raysum.systems import extractive, extractive_names
 from raysum.text.tfidf import count_words
 from raysum.train import fit
 
@@ -129,15 +128,14 @@ def train(*overrides: str, **values: Any) -> AutoResult:
 def _compare(run: Run, dataset: Dataset) -> AutoResult:
     """Evaluate the run, as it is served, and extractive systems on the valid split."""
     summarizer = Summarizer.load(run.path)
-    named = map(extractive, extractive_names())
-    training_free = [system for system in named if not system.needs_reference and not system.settings]
     mean = max(dataset.lengths("valid")[:, 2].mean(), 1)
     limit = int(np.clip(_COMPARED_TOKENS / mean, *_COMPARED))
     words = summary_words(dataset, limit)
     settings = changed(ExtractConfig(), {"words": words})
     config = EvaluateConfig(data=dataset.address, split="valid", limit=limit)
     own = Trained(run.name, summarizer, summarizer.settings)
-    systems: list[System] = [own, *(Extracted(each, settings) for each in (*_extractor(run, dataset), *training_free))]
+    extractive = [*_extractor(run, dataset), *training_free()]
+    systems: list[System] = [own, *(Extracted(each, settings) for each in extractive)]
     evaluation = compare_systems(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
     learn(run, dataset, own.seen)
     invented = evaluation.systems[run.name]["unsupported"] / evaluation.examples
@@ -148,9 +146,9 @@ def _compare(run: Run, dataset: Dataset) -> AutoResult:
 
 def _extractor(run: Run, dataset: Dataset) -> Iterator[TrainedExtractive]:
     """Train an extractor inside ``run`` within about a minute, and yield it, unless the dataset is too small."""
-    if dataset.references("train") >= FEWEST:
+    if dataset.references("train") >= learning.FEWEST:
         config = load_config("extractor", (), {"data": dataset.address, "out": str(run.path / EXTRACTOR)})
-        yield TrainedExtractive(fit.fit(config), LoadConfig())
+        yield TrainedExtractive(learning.train(config, compared=False), LoadConfig())
 
 
 def summary_words(dataset: Dataset, limit: int) -> int:

@@ -4,7 +4,8 @@ M sentences of a row, D its documents, T its different words, C cues in sequence
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from zlib import crc32
@@ -17,6 +18,43 @@ from raysum.text.tfidf import TfIdf, words
 
 # Columns that also have their rank among all sentences of the cluster (0 to 1).
 RANKED = ("words", "central", "near_centroid", "near_other_documents", "rarity", "spread", "near_title", "digits")
+# The features by name, as reports call them; those with the same words are reported together.
+LABELS = {
+    "place": "position in the cluster",
+    "share_before": "position in the cluster",
+    "document": "position of the document",
+    "documents_before": "position of the document",
+    "documents": "number of documents",
+    "sentences": "number of sentences",
+    "place_in_document": "position in the document",
+    "share_in_document": "position in the document",
+    "left_in_document": "position in the document",
+    "paragraph": "position of the paragraph",
+    "place_in_paragraph": "position in the paragraph",
+    "words": "number of its words",
+    "letters_a_word": "length of its words",
+    "words_of_document": "length of the document",
+    "share_of_document": "share of the document's words",
+    "central": "centrality (LexRank)",
+    "near_centroid": "similarity to the cluster",
+    "near_own_document": "similarity to its document",
+    "near_other_documents": "similarity to other documents",
+    "rarity": "rarity of its words",
+    "spread": "documents with its words",
+    "near_title": "similarity to the title",
+    "share_of_title": "similarity to the title",
+    "digits": "digits",
+    "capitals": "capital letters",
+    "brackets": "brackets",
+    "commas": "commas",
+}
+_WORD_CUES = ("values of its words", "words of the sentence before", "words of the sentence after")
+# The labels of all inputs: features, ranks, and the features of cues.
+INPUTS = (
+    *(*LABELS.values(), *(LABELS[name] for name in RANKED)),
+    *(label for of_words in _WORD_CUES for label in (of_words, of_words, *["name of the document"] * 2)),
+    _WORD_CUES[0],
+)
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _DIGITS = re.compile(r"\d+")
 
@@ -120,22 +158,51 @@ class Cues:
         places = np.fromiter(chain.from_iterable(indices), np.int32)
         return cls(places, np.array([len(part) for part in indices], np.int64))
 
+    def having(self, indices: Sequence[int]) -> np.ndarray:
+        """Return the numbers of the texts with a cue of ``indices``."""
+        return np.unique(np.repeat(np.arange(len(self.counts)), self.counts)[np.isin(self.places, indices)])
+
     def values(self, table: np.ndarray) -> np.ndarray:
         """Return [M, 2]: mean and highest value of ``table`` [W] over the cues of each sentence."""
         values, starts = table[self.places], np.cumsum(self.counts) - self.counts
         return np.stack([np.add.reduceat(values, starts) / self.counts, np.maximum.reduceat(values, starts)], 1)
 
 
-def _indices(text: str, width: int) -> set[int]:
+def _named(text: str) -> Iterator[str]:
+    """Yield the words, signs and pairs of them of a text."""
     tokens = _TOKEN.findall(text.lower())
-    pairs = (f"{first} {second}" for first, second in pairwise(tokens))
-    return {crc32(cue.encode()) % width for cue in chain(tokens, pairs)} or {0}
+    yield from tokens
+    yield from (f"{first} {second}" for first, second in pairwise(tokens))
+
+
+def _index(cue: str, width: int) -> int:
+    return crc32(cue.encode()) % width
+
+
+def _indices(text: str, width: int) -> set[int]:
+    return {_index(cue, width) for cue in _named(text)} or {0}
+
+
+def cue_names(texts: Iterable[str], wanted: Container[int], width: int) -> dict[int, str]:
+    """Return the most frequent cue in ``texts`` of each index in ``wanted``; several cues may have the same index."""
+    counts = defaultdict[int, Counter[str]](Counter)
+    for text in texts:
+        for cue in _named(text):
+            if (index := _index(cue, width)) in wanted:
+                counts[index][cue] += 1
+    return {index: counter.most_common(1)[0][0] for index, counter in counts.items()}
+
+
+def cue_texts(row: Row) -> tuple[list[str], list[str]]:
+    """Return the sentences, and the name of the document of each, with all digits replaced by 0."""
+    names = [_DIGITS.sub("0", name) for name in row["source"]]
+    return row["text"], [names[number] for number in row["document"]]
 
 
 def cues_of(row: Row, width: int) -> tuple[Cues, Cues]:
-    """Return the cues of the sentences and of the names of their documents, with all digits replaced by 0."""
-    names = [_DIGITS.sub("0", name) for name in row["source"]]
-    return Cues.of(row["text"], width), Cues.of([names[number] for number in row["document"]], width)
+    """Return the cues of both :func:`cue_texts`."""
+    texts, names = cue_texts(row)
+    return Cues.of(texts, width), Cues.of(names, width)
 
 
 def cue_features(cues: tuple[Cues, Cues], tables: Sequence[np.ndarray]) -> np.ndarray:

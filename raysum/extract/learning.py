@@ -5,7 +5,7 @@ Regression trees score each sentence by its features: T trees of N nodes at most
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
@@ -17,8 +17,12 @@ from raysum.data.dataset import Dataset
 from raysum.data.recipe import read_recipe
 from raysum.data.rows import Row, references
 from raysum.errors import UserError
-from raysum.extract.features import Cues, CueValues, cue_features, cues_of, features
+from raysum.extract.explanation import Explanation, gain_shares
+from raysum.extract.features import Cues, CueValues, cue_features, cue_names, cue_texts, cues_of, features
+from raysum.extract.systems import TrainedExtractive
 from raysum.extract.targets import sentence_targets
+from raysum.extract.untrained import MOST_COMPARED, compare_untrained
+from raysum.metrics import rouge
 from raysum.prepare.row_builder import as_sentences, sentence_row
 from raysum.runs.folder import Run
 from raysum.runtime.checksums import damaged
@@ -33,6 +37,7 @@ _COLUMNS = (
     *("summary", "other_summaries"),
 )
 _REDUNDANCY = 0.7  # cosine above which a sentence repeats a taken one
+_CUES, _TINY = 12, 1e-6  # highest and lowest cues that are stored by name; values that are rounding errors of 0
 _IDLE = ("source", "train", "optim", "deepspeed", "decode", "mixed", "data_weights")
 FEWEST = 10  # clusters with a summary to learn from
 _TABLES = ("words", "names")
@@ -117,16 +122,21 @@ class FeatureScorer:
 
 @dataclass(frozen=True)
 class TrainingCluster:
-    """The ``inputs`` of the M sentences of a cluster and their target values [M]; ``words`` of its first reference."""
+    """The ``inputs`` of the M sentences of a cluster, their target values [M] and :func:`cue_texts`.
+
+    ``words`` are those of its first reference.
+    """
 
     inputs: Inputs
     targets: np.ndarray
     words: int
+    texts: Sequence[Sequence[str]]
 
 
-def train(config: Config) -> Run:
+def train(config: Config, compared: bool = True) -> Run:
     """Train an extractor on ``config.data`` into ``config.out``, unless it is trained already.
 
+    If ``compared``, and the dataset has a valid split, it is compared with the systems without training.
     Raises UserError if the dataset or run is wrong, or has too few clusters.
     """
     spec: Any = config.model
@@ -148,7 +158,11 @@ def train(config: Config) -> Run:
     if len(known) < FEWEST:
         raise UserError(f"{dataset.place} has {len(known)} clusters with a summary to learn from; {FEWEST} are needed")
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
-    trees, tables = _learned(known, spec)
+    trees, tables = _fitted(known, spec)
+    word_cues, name_cues = (_cues(known, part, table) for part, table in enumerate(tables))
+    gains = gain_shares(trees)
+    explanation = Explanation(target=spec.target, gains=gains, word_cues=word_cues, name_cues=name_cues)
+    del trees["gain"]
     arrays = {**trees, **dict(zip(_TABLES, tables, strict=True))}
     losses = {"train_loss": _loss(known, trees, tables)}
     if "valid" in dataset.splits and (held := _examples(dataset, "valid", spec)):
@@ -160,28 +174,46 @@ def train(config: Config) -> Run:
             run.add_validation(spec.trees, {"valid_loss": losses["valid_loss"]})
         usual = int(statistics.median(example.words for example in known))
         run.set_extract({"words": usual, "redundancy": _REDUNDANCY})
+        explanation.write(run)
         run.add_weights(spec.trees, {name: torch.from_numpy(array) for name, array in arrays.items()}, state)
     losses_text = ", ".join(f"{name.replace('_', ' ')} {value:.5f}" for name, value in losses.items())
     say(f"{run.path} is trained on {len(known)} clusters: {losses_text}, {state['seconds']:.0f} s")
+    if compared and "valid_loss" in losses:
+        _compare(run, [*_rows(dataset, "valid", MOST_COMPARED)], explanation)
     return run
 
 
+def _compare(run: Run, rows: Sequence[Row], explanation: Explanation) -> None:
+    """Compare ``run`` with the systems without training, and add the result to its ``explanation``."""
+    if problem := rouge.unread(row["summary"] for row in rows):
+        say(f"not compared with systems without training: {problem}")
+        return
+    comparison = compare_untrained(TrainedExtractive(run, LoadConfig()), run.extract, rows)
+    with writing(run.path):
+        explanation.model_copy(update={"comparison": comparison}).write(run)
+    say(comparison.sentence(run.name))
+
+
 def _examples(dataset: Dataset, split: str, spec: Any) -> list[TrainingCluster]:
-    """Return the clusters with a summary, or an even sample if there are more than ``spec.examples``."""
-    step = max(1, dataset.references(split) // spec.examples)
+    total, rows = min(dataset.references(split), spec.examples), _rows(dataset, split, spec.examples)
+    return [_example(row, spec) for row in bar(rows, total=total, label=f"features of {split}", unit="cluster")]
+
+
+def _rows(dataset: Dataset, split: str, most: int) -> Iterator[Row]:
+    """Yield the clusters with a summary, or an even sample if there are more than ``most``."""
+    step = max(1, dataset.references(split) // most)
     rows = (row for row in dataset.read(split, _COLUMNS) if row["summary"].strip())
-    chosen = islice(rows, 0, step * spec.examples, step)
-    total = min(dataset.references(split), spec.examples)
-    return [_example(row, spec) for row in bar(chosen, total=total, label=f"features of {split}", unit="cluster")]
+    return islice(rows, 0, step * most, step)
 
 
 def _example(row: Row, spec: Any) -> TrainingCluster:
     sentences = as_sentences(row)
     targets = sentence_targets(spec.target, sentences["text"], [text for text in references(row) if text.strip()])
-    return TrainingCluster(Inputs.of(sentences, spec.width), targets, max(count_words(row["summary"]), 1))
+    length = max(count_words(row["summary"]), 1)
+    return TrainingCluster(Inputs.of(sentences, spec.width), targets, length, cue_texts(sentences))
 
 
-def _learned(examples: Sequence[TrainingCluster], spec: Any) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+def _fitted(examples: Sequence[TrainingCluster], spec: Any) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """Return the trees and the tables of cue values. Each example is learned with tables without its own part."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
@@ -202,6 +234,15 @@ def _learned(examples: Sequence[TrainingCluster], spec: Any) -> tuple[dict[str, 
     )
     model.fit(np.concatenate(inputs), np.concatenate([example.targets for example in examples]))
     return boosted_trees(model), [value.table() for value in values]
+
+
+def _cues(examples: Sequence[TrainingCluster], part: int, table: np.ndarray) -> dict[str, float]:
+    """Return the words, signs and pairs of them with the highest and the lowest values in ``table`` of a ``part``."""
+    order = np.argsort(-table, kind="stable").tolist()
+    wanted = [number for number in (*order[:_CUES], *order[-_CUES:]) if abs(table[number]) > _TINY]
+    texts = (one.texts[part][number] for one in examples for number in one.inputs.cues[part].having(wanted))
+    names = cue_names(texts, {*wanted}, len(table))
+    return {names[number]: float(table[number]) for number in wanted if number in names}
 
 
 def _loss(examples: Sequence[TrainingCluster], arrays: Mapping[str, np.ndarray], tables: Sequence[np.ndarray]) -> float:

@@ -15,7 +15,7 @@ from raysum.config.sections import LoadConfig
 from raysum.extract.source_texts import SourceTexts, Taken
 from raysum.prepare.ranking import best_first, centrality
 from raysum.runs.folder import Run
-from raysum.systems import part
+from raysum.systems import extractive, extractive_names, part
 
 # Chosen on development clusters of several sets (bench/RESULTS.md).
 _TITLE, _POSITION, _POSITION_IN_ONE, _PERSONAL = 0.5, 0.5, 0.25, 0.7
@@ -48,6 +48,12 @@ class Extractive(ABC):
     @abstractmethod
     def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         """Return the numbers of the texts of ``source``, best first."""
+
+
+def training_free() -> list[Extractive]:
+    """Return the registered systems that need no reference and have no length of their own."""
+    named: list[Extractive] = [extractive(name) for name in extractive_names()]
+    return [system for system in named if not system.needs_reference and not system.settings]
 
 
 class Lead(Extractive):

@@ -109,7 +109,7 @@ class Chart:
 
 
 class RowChart(Chart):
-    """Values with their intervals, one per row: lines of one point, with the value as ``x``.
+    """Values with their intervals, one per row: lines of one point, with the value as ``x``, and optionally a tooltip.
 
     If ``from_zero``, the axis contains 0, which has a line.
     """
@@ -122,7 +122,7 @@ class RowChart(Chart):
         for row in drawn:
             value, low, high = row.points[0].x, row.points[0].low, row.points[0].high
             if low is not None and high is not None and isfinite(value + low + high):
-                tooltip = f"{row.name}: {short(value)} [{short(low)}, {short(high)}]"
+                tooltip = row.points[0].tooltip or f"{row.name}: {short(value)} [{short(low)}, {short(high)}]"
                 lines.append(Line("", [Point(value, len(lines), tooltip, low, high)], row.color))
                 self.names.append(_shortened(row.name, LONGEST))
         super().__init__(title, lines, x)

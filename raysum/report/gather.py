@@ -16,6 +16,7 @@ from raysum.data.dataset import MANIFEST, Dataset
 from raysum.decode.summary import Sentence, Summary
 from raysum.errors import UserError
 from raysum.evaluate.saved import TABLE, Number, SavedEvaluation, checked, is_finite
+from raysum.extract.explanation import Explanation, explanation_of
 from raysum.runs.folder import Run
 from raysum.runtime.progress import say
 from raysum.runtime.run_sync import sync_down
@@ -163,6 +164,11 @@ class RunRecord:
     def evaluations(self) -> list[EvaluationRecord]:
         tables = sorted(self.run.evaluation.glob(f"*/*/{TABLE}"))
         return [EvaluationRecord(file.parent, self.run, self.prefix) for file in tables]
+
+    @cached_property
+    def explanation(self) -> Explanation | None:
+        """The features and cues of a trained extractor; None for other and older runs."""
+        return explanation_of(self.run)
 
     @property
     def validations(self) -> dict[int, float]:

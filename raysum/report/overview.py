@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from raysum.errors import UserError
+from raysum.extract.explanation import EXPLANATION
 from raysum.pages import parts
 from raysum.report import training
 from raysum.report.gather import RunRecord, gather
@@ -26,7 +27,7 @@ from raysum.tune.record import RECORD, SearchRecord, read_search
 
 _DEEP, _FOLDERS, _ENTRIES = 6, 20_000, 2_000
 _BOUNDS = f"Looked for {_DEEP} folders deep, {_ENTRIES:,} of them in {_FOLDERS:,} at most; links are not followed."
-_FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "decode.yaml", "search.yaml", RECORD, "best.json")
+_FILES = ("config.yaml", "metrics.jsonl", "checkpoints", "decode.yaml", EXPLANATION, "search.yaml", RECORD, "best.json")
 _INSIDE = ("alignment/metrics.jsonl", "evaluation/*/*/table.json", f"*/{RECORD}", "*/best.json")
 _LATE = "The server does not answer any more; start `raysum board` again."
 _DRAWN = 12  # most running entries with a chart

@@ -15,6 +15,7 @@ from raysum.pages import parts
 from raysum.report import results, training
 from raysum.report.examples import examples
 from raysum.report.gather import Gathered, gather
+from raysum.report.learned import learned_features
 from raysum.report.verdict import verdict
 from raysum.runtime.rendering import Shown
 from raysum.runtime.storage import write_page
@@ -59,6 +60,7 @@ def report_page(content: Gathered, every: float | None = None) -> str:
     sections = [
         training.curves(runs),
         training.costs(runs),
+        learned_features(runs),
         results.evaluations(evaluations, runs),
         results.lengths(evaluations),
         results.searches(searches, runs),

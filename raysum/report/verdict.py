@@ -60,6 +60,8 @@ def _of_search(search: SearchRecord) -> str:
 
 
 def _of_run(run: RunRecord) -> str:
+    if run.explanation and run.explanation.comparison:
+        return run.explanation.comparison.sentence(run.name)
     losses, steps = run.validations, run.run.config.train.steps
     at = min(losses, key=lambda step: losses[step]) if losses else None
     lowest = f" with the lowest validation loss at step {at:,} ({losses[at]:.4f})" if at is not None else ""

@@ -265,20 +265,21 @@ def no_ids_drawn() -> AbstractContextManager[Any]:
 def boosted_trees(model: Any) -> "dict[str, np.ndarray]":
     """Return the trees of a fitted HistGradientBoostingRegressor of scikit-learn as arrays.
 
-    They are ``feature``, ``threshold``, ``left``, ``right`` and ``value`` [T, N] for T trees of at most N nodes, and
-    ``base`` [1]. The left and right of a leaf are the leaf itself.
+    They are ``feature``, ``threshold``, ``left``, ``right``, ``value`` and ``gain`` [T, N] for T trees of at most N
+    nodes, and ``base`` [1]. The left and right of a leaf are the leaf itself, and its gain is 0.
     """
     import numpy as np
 
     trees = [tree.nodes for (tree,) in model._predictors]
     own = np.arange(max(map(len, trees)))
     arrays: dict[str, Any] = {name: np.zeros((len(trees), len(own)), np.int32) for name in ("feature", "left", "right")}
-    arrays |= {name: np.zeros((len(trees), len(own))) for name in ("threshold", "value")}
+    arrays |= {name: np.zeros((len(trees), len(own))) for name in ("threshold", "value", "gain")}
     for number, nodes in enumerate(trees):
         leaf, inside = nodes["is_leaf"].astype(bool), slice(len(nodes))
         arrays["feature"][number, inside] = np.where(leaf, 0, nodes["feature_idx"])
         arrays["threshold"][number, inside] = nodes["num_threshold"]
         arrays["value"][number, inside] = nodes["value"]
+        arrays["gain"][number, inside] = np.where(leaf, 0, nodes["gain"])
         for side in ("left", "right"):
             arrays[side][number, inside] = np.where(leaf, own[inside], nodes[side])
     return arrays | {"base": np.asarray(model._baseline_prediction, float).reshape(1)}

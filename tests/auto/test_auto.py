@@ -16,6 +16,7 @@ from raysum.config.loading import load_config
 from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.evaluate.table import Evaluation
+from raysum.extract.explanation import explanation_of
 from raysum.runs.folder import Run
 from raysum.runtime.storage import read_lines
 from raysum.train.fit import train
@@ -83,6 +84,8 @@ def test_auto_trains_for_the_time_given_and_names_what_is_best(data, tmp_path, c
     places = {"extractor": out / "extractor", "lead": "lead", "lexrank": "lexrank", "mmr": "mmr"}
     assert set(result.evaluation.systems) == {"run", *places} and 0 <= result.invented <= 1
     assert result.serve == f"raysum serve {places[result.best]} --set words={result.words}"
+    explanation = explanation_of(Run(out / "extractor"))
+    assert explanation.gains and explanation.comparison is None  # auto compares it
     printed = json.loads(json.dumps(result.to_dict()))
     assert {"run", "systems", "protocol", "best", "serve", "invented"} <= printed.keys()
 

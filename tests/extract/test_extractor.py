@@ -13,12 +13,29 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import raysum
+from helpers.browsing import Page
+from raysum.config.loading import load_config
 from raysum.data.rows import Row
 from raysum.errors import UserError
 from raysum.examples.factbook.corpus import generate
-from raysum.extract.features import RANKED, Cues, CueValues, columns, cue_features, cues_of, features
-from raysum.extract.learning import Trees
+from raysum.extract.explanation import EXPLANATION, explanation_of, gain_shares
+from raysum.extract.features import (
+    INPUTS,
+    LABELS,
+    RANKED,
+    Cues,
+    CueValues,
+    columns,
+    cue_features,
+    cue_names,
+    cues_of,
+    features,
+)
+from raysum.extract.learning import Inputs, Trees, train
+from raysum.extract.untrained import UntrainedComparison, UntrainedSystem
+from raysum.pages.charts import LONGEST
 from raysum.prepare.row_builder import as_sentences
+from raysum.runs.folder import Run
 from raysum.runtime.checksums import seal
 from raysum.runtime.compat import boosted_trees
 
@@ -83,6 +100,33 @@ def test_cues_are_words_signs_and_pairs_and_names_differ_by_words_alone():
     _, names = cues_of(PLAIN, 1 << 30)
     first, second = names.places[: names.counts[0]], names.places[names.counts[:2].sum() :][: names.counts[2]]
     assert set(first) == set(second)
+
+
+def test_every_input_has_a_label():
+    inputs = Inputs.of(PLAIN, WIDTH).array([np.zeros(WIDTH, np.float32)] * 2)
+    assert [*columns(PLAIN)] == [*LABELS] and inputs.shape[1] == len(INPUTS)
+    assert max(map(len, INPUTS)) <= LONGEST
+    # The last column is the rank of the first one of cues, which is the mean value of the sentence's words.
+    assert INPUTS[len(LABELS) + len(RANKED)] == INPUTS[-1] == "values of its words"
+
+
+def test_a_cue_is_named_by_its_most_frequent_text():
+    texts = ["we show that", "we show", "rivers of Pisa"]
+    (show,) = {*Cues.of(["show"], WIDTH).places}
+    (of_we,) = {*Cues.of(["we"], WIDTH).places}
+    assert cue_names(texts, {show, of_we}, WIDTH) == {show: "show", of_we: "we"}
+    assert cue_names(["a b", "b a a", "b"], range(1), 1) == {0: "a"}  # all in one place
+    cues = Cues.of(texts, WIDTH)
+    assert cues.having([show]).tolist() == [0, 1] and cues.having([*cues.places[-2:]]).tolist() == [2]
+
+
+def test_gains_are_those_of_the_deciding_features():
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(2000, len(INPUTS))).astype(np.float32)
+    values = 3 * inputs[:, 11] + inputs[:, 0] + inputs[:, 1]
+    shares = gain_shares(boosted_trees(HistGradientBoostingRegressor(max_iter=20, random_state=0).fit(inputs, values)))
+    assert [*shares][:2] == [INPUTS[11], INPUTS[0]] and INPUTS[0] == INPUTS[1]
+    assert sum(shares.values()) == pytest.approx(1) and shares[INPUTS[11]] > 0.7
 
 
 def test_the_values_of_cues_leave_out_the_own_cluster():
@@ -170,6 +214,67 @@ def test_targets_give_other_trees(data: Path):
 def test_a_dtype_is_refused(run: Path, dtype: str):
     with pytest.raises(UserError, match=f"dtype={dtype} is for matrices, but .*run has trees: leave it out"):
         raysum.load(str(run), dtype=dtype)
+
+
+def test_it_is_compared_with_systems_without_training_as_they_are_served(run: Path, data: Path):
+    explanation = explanation_of(Run(run))
+    comparison, words = explanation.comparison, Run(run).extract.words
+    found = raysum.evaluate(run, data, split="valid", scorers=["rouge"], decode={"words": words})
+    rouge2 = {name: figures["rouge2"] for name, figures in found.systems.items()}
+    assert (comparison.clusters, comparison.words) == (20, words)
+    assert comparison.rouge2 == pytest.approx(rouge2["run"])
+    for name in ("lead", "lexrank", "mmr"):
+        other, expected = comparison.others[name], found.differences[f"run - {name}"]
+        assert other.rouge2 == pytest.approx(rouge2[name])
+        bounds = [expected[f"rouge2{end}"] for end in ("", "_low", "_high")]
+        assert [other.difference, other.low, other.high] == pytest.approx(bounds)
+    assert f"run is {'not ' * (not comparison.is_ahead)}ahead of {comparison.best}," in comparison.sentence("run")
+
+
+def test_a_run_that_is_not_ahead_names_the_system_to_use():
+    lead = UntrainedSystem(rouge2=20.4, difference=-0.9, low=-1.9, high=0.1)
+    others = {"lead": lead, "mmr": UntrainedSystem(rouge2=15, difference=4.5, low=3, high=6)}
+    comparison = UntrainedComparison(clusters=200, words=21, rouge2=19.5, others=others)
+    assert comparison.sentence("runs/x") == (
+        "runs/x is not ahead of lead, which needs no training: 19.5 and 20.4 ROUGE-2 (95 % interval of the difference "
+        "-1.9 to 0.1; 200 validation clusters, at most 21 words); use lead: `raysum serve lead --set words=21`"
+    )
+    ahead = comparison.model_copy(update={"others": {"mmr": others["mmr"]}})
+    assert ahead.is_ahead and "ahead of mmr, the best system without training, by 4.5: 19.5 and 15.0" in ahead.sentence(
+        "x"
+    )
+
+
+def test_a_training_ends_with_the_comparison(data: Path, capsys: pytest.CaptureFixture[str]):
+    values: dict = {"data": str(data), "model": {"trees": 5}}
+    raysum.train("extractor", out=str(data.parent / "compared"), **values)
+    comparison = explanation_of(Run(data.parent / "compared")).comparison
+    assert capsys.readouterr().err.splitlines()[-1] == comparison.sentence("compared")
+    run = train(load_config("extractor", (), {**values, "out": str(data.parent / "alone")}), compared=False)
+    assert explanation_of(run).comparison is None and "ahead" not in capsys.readouterr().err
+
+
+def test_the_report_shows_what_an_extractor_has_learned(run: Path, tmp_path: Path):
+    explanation, new = explanation_of(Run(run)), shutil.copytree(run, tmp_path / "new")
+    shutil.rmtree(new / "evaluation", ignore_errors=True)
+    raysum.report(new, out=tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert explanation.comparison.sentence("new") in page.texts[""]
+    text, cells = page.texts["features"], page.cells["features"]
+    for name, share in [*explanation.gains.items()][:15]:
+        assert f"{name}: {100 * share:.1f} % of the total gain" in text
+    highest = max(explanation.word_cues, key=explanation.word_cues.__getitem__)
+    assert cells[1][:2] == [highest, f"{100 * explanation.word_cues[highest]:+.1f}"]
+    lowest = min(explanation.word_cues, key=explanation.word_cues.__getitem__)
+    assert cells[1][2:] == [lowest, f"{100 * explanation.word_cues[lowest]:+.1f}"]
+    old = shutil.copytree(new, tmp_path / "old")
+    (old / EXPLANATION).unlink()
+    raysum.report(old, out=tmp_path / "old.html")
+    texts = Page(tmp_path / "old.html").texts
+    assert "features" not in texts and "lowest validation loss" in texts[""]
+    (old / EXPLANATION).write_text((run / EXPLANATION).read_text().replace('"gains"', '"gain"'))
+    with pytest.raises(UserError, match=f"{EXPLANATION}.*restore|{EXPLANATION}.*remove|{EXPLANATION}.*copy"):
+        raysum.report(old, out=tmp_path / "old.html")
 
 
 def test_it_takes_better_sentences_than_systems_without_training(run: Path, data: Path):
