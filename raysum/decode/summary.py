@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from raysum.decode.page import fragment, shortened
 from raysum.errors import UserError
+from raysum.sources.documents.file_positions import file_span
 
 T = TypeVar("T")
 Cited = TypeVar("Cited", "Sentence", "Headline", "Claim")
@@ -31,6 +32,10 @@ class Citation(BaseModel, frozen=True):
         description="whether start and end count in the text that was extracted from a file, such as the paragraphs of "
         "a PDF, and not in the document as it is",
     )
+    file_start: int | None = Field(
+        None, description="start of the quote in the characters of an extracted Markdown, HTML or e-mail file, if known"
+    )
+    file_end: int | None = Field(None, description="end of the quote in that file, exclusive")
     place: str | None = Field(
         None, description="the page, heading, slide, cell, time or speaker of the quote, if the document has any"
     )
@@ -63,18 +68,22 @@ class Citation(BaseModel, frozen=True):
         return self.document, self.start, self.end
 
     def located(self, document: Mapping[str, Any]) -> "Citation":
-        """Return the citation with its place, and whether its ``document`` is an extracted text.
+        """Return the citation with its place, its characters in the file, and whether the ``document`` is extracted.
 
         The place is the last of the document's ``places`` (first character, name) that begins before the quote.
         """
         places, is_extracted = document.get("places") or (), bool(document.get("is_extracted"))
         before = bisect_right([start for start, _ in places], self.start)
         place = places[before - 1][1] if before else self.place
-        return self.model_copy(update={"place": place, "is_extracted": is_extracted})
+        span = file_span(document.get("pieces") or (), self.start, self.end, self.quote) or (None, None)
+        update = {"place": place, "is_extracted": is_extracted, "file_start": span[0], "file_end": span[1]}
+        return self.model_copy(update=update)
 
     @property
     def characters(self) -> str:
-        """The position of the quote for people."""
+        """The position of the quote for people: in the file if it is known, otherwise in the extracted text."""
+        if self.file_start is not None:
+            return f"chars {self.file_start}-{self.file_end}"
         return f"chars {self.start}-{self.end}{' of the extracted text' * self.is_extracted}"
 
 

@@ -113,7 +113,7 @@ SOURCES: dict[str, tuple[Make, str]] = {  # what lies in the folder `raw`, and w
         "name a file with a list of clusters .json",
     ),
     "a number as JSON": (file("a.json", b"5"), "1 not an object with title and documents (first: raw/a.json:1"),
-    "a list inside of an object": (file("a.json", b'{"data": %b}' % LIST), "found data; name them with --map"),
+    "a list of numbers inside of an object": (file("a.json", b'{"data": [1, 2]}'), "found data; name them with --map"),
     "CSV as JSON lines": (file("a.jsonl", CELLS), "not JSON (first: raw/a.jsonl:1"),
     "gzip without its suffix": (file("a.jsonl", gzip.compress(LINES)), "but gzipped; let its name end in .gz"),
     "a zip archive as JSON lines": (zipped("a.jsonl"), "raw/a.jsonl is not text, but a ZIP archive"),

@@ -360,7 +360,19 @@ def test_n_best_and_the_printed_form(plain):
     assert [f"  next best: {other.summary}" for other in summary.alternatives] == summary.render().splitlines()[-2:]
     assert summary.render().splitlines()[1].startswith(f"  {summary.sentences[0].text} [1]")
     assert set(printed["sentences"][0]) == {"text", "start", "end", "citations", "support", "unsupported"}
-    told = {"document", "paragraph", "weight", "source", "quote", "start", "end", "is_extracted", "place"}
+    told = {
+        "document",
+        "paragraph",
+        "weight",
+        "source",
+        "quote",
+        "start",
+        "end",
+        "is_extracted",
+        "place",
+        "file_start",
+        "file_end",
+    }
     assert set(printed["sentences"][0]["citations"][0]) == told
 
 

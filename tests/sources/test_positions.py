@@ -49,8 +49,8 @@ MAILBOX = f"From x\nFrom: Ann <a@b.org>\nSubject: Ferry\nDate: Fri, 3 May 2024 1
 KINDS = [  # a file, the name in the citation, and whether its characters are those of an extracted text
     ("a.txt", f"{LONG}\r\n\r\n{FERRY}", "a.txt", False),
     ("rows.jsonl", json.dumps({"title": "Ferry", "documents": [f"{LONG}\n\n{FERRY}"]}), "document 1", False),
-    ("a.md", f"# Arden\n\n{LONG}\n\n## Storms\n\n{FERRY}", "a.md, Storms", True),
-    ("a.html", page(f"<p>{FERRY}</p>"), "a.html, Storms", True),
+    ("a.md", f"# Arden\n\n{LONG}\n\n## Storms\n\n{FERRY}", "a.md, Storms", False),
+    ("a.html", page(f"<p>{FERRY}</p>"), "a.html, Storms", False),
     ("a.pdf", pdf([LONG], [FERRY]), "a.pdf, page 2", True),
     ("a.docx", word(), "a.docx, Storms", True),
     ("a.pptx", presentation(), "a.pptx, slide 2", True),
@@ -75,9 +75,11 @@ def test_a_citation_names_the_place_and_the_text_that_it_counts_in(tmp_path, nam
     document = cluster["documents"][note.document]
     text = document if isinstance(document, str) else document["text"]
     assert text[note.start : note.end] == note.quote
-    assert (note.name, note.is_extracted) == (place, is_extracted)
+    is_markup = name in ("a.md", "a.html")
+    assert (note.name, note.is_extracted) == (place, is_extracted or is_markup)
+    start, end = (note.file_start, note.file_end) if is_markup else (note.start, note.end)
     ending = " of the extracted text" * is_extracted
-    assert f'{place}, "{note.quote}" chars {note.start}-{note.end}{ending}\n' in summary.render()
-    assert f"characters {note.start}–{note.end}{ending}</span>" in (tmp_path / "page.html").read_text()
-    if name == "a.txt":
-        assert file.read_bytes().decode()[note.start : note.end] == note.quote
+    assert f'{place}, "{note.quote}" chars {start}-{end}{ending}\n' in summary.render()
+    assert f"characters {start}–{end}{ending}</span>" in (tmp_path / "page.html").read_text()
+    if name == "a.txt" or is_markup:
+        assert file.read_bytes().decode()[start:end] == note.quote

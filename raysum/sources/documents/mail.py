@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from email.message import EmailMessage, MIMEPart
 
+from raysum.sources.documents.file_positions import mail_pieces
 from raysum.sources.documents.text import DocumentText, decode_text, join_blocks
 from raysum.sources.documents.web_page import decode_page, html_blocks, read_html
 
@@ -30,7 +31,14 @@ def read_mail(content: bytes, name: str) -> DocumentText:
     """
     message = email.message_from_bytes(content, policy=email.policy.default)
     assert isinstance(message, EmailMessage)
-    return message_text(message, name)
+    document, body = message_text(message, name), message.get_body(("plain", "html"))
+    if body is None or str(body.get("content-transfer-encoding", "")).lower() == "base64":
+        return replace(document, pieces=())
+    try:
+        raw = content.decode()
+    except UnicodeDecodeError:
+        raw = content.decode("latin-1")
+    return replace(document, pieces=mail_pieces(document.text, raw, body.get_content_subtype() == "html"))
 
 
 def message_text(message: EmailMessage, name: str) -> DocumentText:

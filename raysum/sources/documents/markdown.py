@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from raysum.sources.documents.file_positions import markdown_pieces
 from raysum.sources.documents.text import DocumentText, decode_text, join_blocks
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ _TITLE = re.compile(r"^title:\s*(.+)$", re.MULTILINE | re.IGNORECASE)
 
 def read_markdown(content: bytes, name: str) -> DocumentText:
     """Return the text of Markdown. Raises UserError if ``content`` is not text."""
-    return render_markdown(decode_text(content, name).replace("\r\n", "\n"))
+    raw = decode_text(content, name)
+    document = render_markdown(raw.replace("\r\n", "\n"))
+    return replace(document, pieces=markdown_pieces(document.text, raw))
 
 
 def render_markdown(source: str, title: str = "") -> DocumentText:

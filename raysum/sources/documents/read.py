@@ -87,4 +87,5 @@ def raw_document(document: DocumentText, source: str) -> dict[str, Any]:
     """Return the entry of a document in a raw cluster."""
     raw: dict[str, Any] = {"source": source, "text": document.text}
     raw |= {"is_extracted": True} if document.is_extracted else {}
+    raw |= {"pieces": [*map(list, document.pieces)]} if document.pieces else {}
     return raw | ({"places": [*map(list, document.sections)]} if document.sections else {})

@@ -22,6 +22,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.sources.documents.file_positions import Piece
 from raysum.sources.documents.text import DocumentText
 
 _MEMORY, _MEMORY_PER_BYTE = 150 << 20, 50  # additional bytes for the child, plus a multiple of the file size
@@ -56,7 +57,9 @@ def read_limited(form: DocumentFormat, content: bytes, name: str) -> DocumentTex
         )
     if "error" in reply:
         raise UserError(reply["error"])
-    return DocumentText(reply["text"], reply["title"], [(start, section) for start, section in reply["sections"]])
+    sections = [(start, section) for start, section in reply["sections"]]
+    pieces = [Piece(*piece) for piece in reply["pieces"]]
+    return DocumentText(reply["text"], reply["title"], sections, pieces=pieces)
 
 
 def _memory(size: int) -> int:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from raysum.errors import UserError
 from raysum.runtime.progress import say
+from raysum.sources.documents.file_positions import Piece
 
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -34,13 +35,15 @@ _reported_encodings = set[str]()  # other than UTF-8
 class DocumentText:
     """The text of a document, its title, and its pages or headings as (first character, name).
 
-    ``is_extracted``: the text is not the file as it is, so positions in it are not positions in the file.
+    ``is_extracted``: the text is not the file as it is, so positions in it are not positions in the file. ``pieces``
+    tells the latter, as far as they are known.
     """
 
     text: str
     title: str = ""
     sections: Sequence[tuple[int, str]] = ()
     is_extracted: bool = True
+    pieces: Sequence[Piece] = ()
 
 
 def join_blocks(blocks: Iterable[tuple[str, str]], title: str = "") -> DocumentText:

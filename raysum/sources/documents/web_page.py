@@ -3,8 +3,10 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from raysum.runtime.extras import needs
+from raysum.sources.documents.file_positions import page_pieces
 from raysum.sources.documents.markdown import render_markdown
 from raysum.sources.documents.text import DocumentText, decode_text, join_blocks, unicode_encoding, without_blocks
 
@@ -66,7 +68,8 @@ def read_html(content: bytes, name: str) -> DocumentText:
     if not page.strip():
         return DocumentText("", title)
     found = render_markdown(main_text, title) if main_text else join_blocks(html_blocks(page), title)
-    return without_blocks(found, is_furniture) if main_text else found
+    found = without_blocks(found, is_furniture) if main_text else found
+    return replace(found, pieces=page_pieces(found.text, page))
 
 
 def decode_page(content: bytes, name: str) -> str:
@@ -74,8 +77,12 @@ def decode_page(content: bytes, name: str) -> str:
     declared = _CHARSET.search(content[:_HEAD])
     if declared and not unicode_encoding(content):
         with suppress(LookupError, ValueError):
-            return _XML_DECLARATION.sub("", content.decode(declared[1].decode()))
-    return _XML_DECLARATION.sub("", decode_text(content, name))
+            return _XML_DECLARATION.sub(_blanked, content.decode(declared[1].decode()))
+    return _XML_DECLARATION.sub(_blanked, decode_text(content, name))
+
+
+def _blanked(found: re.Match[str]) -> str:
+    return " " * len(found[0])  # positions stay
 
 
 def is_furniture(block: str) -> bool:
