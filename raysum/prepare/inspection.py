@@ -194,7 +194,8 @@ def _ways(name: str, root: Path, is_on_disk: bool, given: Reading) -> Iterator[_
     if found.document_folders and found.documents:
         pattern = f"{shlex.quote(name.rstrip('/'))}/*/" if is_on_disk else ""
         yield [*map(named, found.document_folders)], options, pattern
-    for folder in chain.from_iterable(map(folders_of_rows, found.folders)):
+    ignored = ".json" if len(found.document_folders) > 1 else ""  # beside documents, as in a cluster
+    for folder in (inner for item in found.folders for inner in folders_of_rows(item, ignored)):
         yield [named(folder)], options, ""
 
 

@@ -26,6 +26,7 @@ from raysum.sources.folders import (
     ambiguous,
     cluster_folders,
     documents_of,
+    is_about_folder,
     names_in,
     say_skipped,
 )
@@ -161,6 +162,8 @@ def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
             if is_slack_export(path):
                 size = sum(file.stat().st_size for file in path.rglob("*.json"))
                 return [RawSource(path, None, SLACK, size, mapping)]
+            if inner := _only_folder(path):
+                return _expand(inner, mapping)
             items, clusters = _look_into(path, form is not FOLDERS)
             if not clusters:
                 return [source for item in items for source in _expand(item, mapping)]
@@ -186,6 +189,13 @@ def _expand(path: Path, mapping: FieldMapping) -> list[RawSource]:
         return [RawSource(path, split, form, form.text_size(path), mapping, summaries)]
     except OSError as error:
         raise UserError(f"cannot read {error.filename or path}: {error.strerror}") from None
+
+
+def _only_folder(folder: Path) -> Path | None:
+    """Return the folder in ``folder`` if everything else is about it, and that folder has no documents of its own."""
+    found = Contents.of(folder)
+    is_wrapper = len(found.folders) == 1 and not found.document_folders and all(map(is_about_folder, found.files))
+    return found.folders[0] if is_wrapper and not found.links else None
 
 
 def _refuse_dataset(folder: Path, path: Path) -> None:

@@ -19,8 +19,8 @@ from raysum.sources.documents.unsupported import identify
 from raysum.sources.record import LONGEST, TOO_LONG, Record
 from raysum.sources.staging import head, natural_key, with_urls
 
-_TITLE = "title"
-_SUMMARY = re.compile(r"summary([.-]\d+)?")
+_TITLES = ("title", "headline", "name")
+_SUMMARY = re.compile(r"(summary|abstract)([.-]\d+)?")
 # Names, up to the suffix, of files about a repository or a dataset: README.zh-CN.md, LICENSE-MIT.txt.
 _ABOUT = re.compile(
     r"(?i)(readme|licen[cs]e|copying|changelog|contributing|code[_-]of[_-]conduct|citation|requirements)([._-].{1,6})?"
@@ -69,8 +69,9 @@ def leads_out(item: Path, corpus: Path) -> bool:
 def read_folder(folder: Path, any_suffix: bool = False) -> Iterator[Record]:
     """Yield one cluster a folder of documents (see ``documents.read``); its name is the id.
 
-    ``title.txt``, ``summary.txt`` and further references such as ``summary.1.txt`` are not documents. Files about the
-    folder, such as a README, are ignored. ``any_suffix``: all other files are documents.
+    ``title.txt`` (or ``name``, ``headline``), ``summary.txt`` (or ``abstract``) and further references such as
+    ``summary.1.txt`` are not documents. Files about the folder, such as a README, are ignored. ``any_suffix``: all
+    other files are documents.
     """
     for cluster in cluster_folders(folder, any_suffix):
         files = Contents.of(cluster, folder, any_suffix).documents
@@ -94,12 +95,14 @@ def cluster_record(id: str, where: str, files: Sequence[Path], summaries: Sequen
 def _cluster(id: str, files: Sequence[Path]) -> dict[str, Any]:
     documents = dict(zip(files, read_documents(files), strict=True))
     texts = {file.stem: documents.pop(file).text.strip() for file in files if _is_title_or_summary(file)}
-    raw: dict[str, Any] = {"id": id, "title": texts.pop(_TITLE, id.replace("_", " "))}
+    titles = [texts.pop(name) for name in _TITLES if name in texts]
+    raw: dict[str, Any] = {"id": id, "title": next(iter(titles), id.replace("_", " "))}
     names = [file.stem for file in files]
     raw["documents"] = [
         raw_document(text, file.stem if names.count(file.stem) == 1 else file.name) for file, text in documents.items()
     ]
-    raw |= {"summary": texts.pop("summary")} if "summary" in texts else {}
+    first = next((name for name in ("summary", "abstract") if name in texts), "")
+    raw |= {"summary": texts.pop(first)} if first else {}
     return raw | ({"summaries": [*texts.values()]} if texts else {})
 
 
@@ -166,7 +169,7 @@ def _is_input(file: Path, any_suffix: bool) -> bool:
 
 
 def _is_title_or_summary(file: Path) -> bool:
-    return file.suffix == ".txt" and bool(file.stem == _TITLE or _SUMMARY.fullmatch(file.stem))
+    return file.suffix == ".txt" and bool(file.stem in _TITLES or _SUMMARY.fullmatch(file.stem))
 
 
 def _holds_documents(folder: Path, any_suffix: bool) -> bool:

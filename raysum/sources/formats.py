@@ -70,7 +70,7 @@ FORMATS = {
         Format("mbox", ".mbox", r"\.mbox$", read_mailbox, (b"From ",), is_text=False),
         Format("feed", ".rss, .atom", r"\.(rss|atom)$|(^|[._-])(feed|rss|atom)\.xml$", read_feed, (b"<rss", b"<feed")),
         Format("warc", ".warc (.gz)", r"\.warc(\.gz)?$", read_warc, (b"WARC/",), is_text=False),
-        Format("story", ".story", r"\.story$", read_story),
+        Format("story", ".story, .subject", r"\.(story|subject)$", read_story),
         Format("pairs", ".src, .source, .article, .document", SOURCES.pattern, read_pairs, needs_siblings=True),
         Format(TEXT, "", r"$^", partial(read_folder, any_suffix=True)),
         Format(

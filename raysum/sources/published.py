@@ -16,7 +16,7 @@ from raysum.sources.record import LONGEST, Record, Rejected, text_record
 from raysum.sources.staging import local_content, natural_key, opened_text
 
 Raw = Mapping[str, Any]
-_HIGHLIGHT = re.compile(r"^@highlight[^\S\n]*$", re.MULTILINE)
+_MARK = re.compile(r"^@(highlight|subject|ann\d+)[^\S\n]*$", re.MULTILINE)
 _OURS = {"documents", "paragraphs"}
 _SEPARATOR = re.compile(r"\|{5}|\bstory_separator_special_tag\b")
 _MARKS = re.compile(r"</?t>")
@@ -227,18 +227,28 @@ def _without(raw: Raw, *names: str) -> dict[str, Any]:
 
 
 def read_story(path: Path) -> Iterator[Record]:
-    """Yield the one cluster of a story of CNN/DailyMail: the text before the first ``@highlight``, and each highlight
-    as a line of the summary."""
+    """Yield the one cluster of a story of CNN/DailyMail or an e-mail of AESLC: the text before the first mark.
+
+    Each ``@highlight`` is a line of the summary. A ``@subject`` and each ``@ann0`` is a summary of its own.
+    """
     with opened_text(path) as file:
         content = file.read(LONGEST + 1)
     yield text_record(str(path), content if len(content) <= LONGEST else None, partial(_story, path.stem))
 
 
 def _story(name: str, text: str) -> dict[str, Any]:
-    body, *highlights = _HIGHLIGHT.split(text.removeprefix("\ufeff").replace("\r\n", "\n"))
-    lines = filter(None, (" ".join(highlight.split()) for highlight in highlights))
-    summary = {"summary": "\n".join(lines)} if highlights else {}
-    return {"id": name, "documents": [body.strip()] if body.strip() else [], **summary}
+    body, *parts = _MARK.split(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    marked = [(mark, text) for mark, text in zip(parts[::2], map(_on_one_line, parts[1::2]), strict=True) if text]
+    row: dict[str, Any] = {"id": name, "documents": [body.strip()] if body.strip() else []}
+    if "highlight" in parts[::2]:
+        row["summary"] = "\n".join(text for mark, text in marked if mark == "highlight")
+    if others := [text for mark, text in marked if mark != "highlight"]:
+        row["summaries"] = others
+    return row
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def read_torch_list(path: Path) -> Iterator[Record]:

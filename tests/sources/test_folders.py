@@ -165,6 +165,14 @@ def test_folders_with_two_kinds_of_clusters_are_refused(towns):
     assert documents_by_cluster(towns) == [("towns", 6)]
 
 
+def test_an_abstract_and_a_name_describe_a_cluster(tmp_path):
+    for name, text in (("text", "It rained."), ("abstract", "Rain."), ("name", "A day"), ("summary.1", "Wet.")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    (record,) = read_records([tmp_path])
+    assert record.raw["title"] == "A day" and record.raw["summary"] == "Rain." and record.raw["summaries"] == ["Wet."]
+    assert [document["text"] for document in record.raw["documents"]] == ["It rained."]
+
+
 def test_what_is_not_read_is_skipped_and_reported(towns, capsys):
     (towns / "c2" / "15.jpg").write_bytes(b"\xff\xd8")
     (towns / "c2" / "sub").mkdir()

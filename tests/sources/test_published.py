@@ -144,6 +144,14 @@ def test_stories_of_cnn_dailymail(tmp_path):
     ]
 
 
+def test_subjects_of_aeslc_are_alternative_summaries(tmp_path):
+    (tmp_path / "enron_subject_line" / "dev").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("The set.")
+    mail = "Ann found a spot.\n\n@subject\nParking\n\n@ann0\na  spot\n\n@ann1\n"
+    (tmp_path / "enron_subject_line" / "dev" / "ann_sent_1.subject").write_text(mail)
+    assert clusters(tmp_path) == [("valid", "ann_sent_1", "", ["Ann found a spot."], ["Parking", "a spot"])]
+
+
 def varint(number):
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
 
