@@ -1,6 +1,7 @@
 """The commands of docs/data.md read published datasets at the first try: small files in the published form."""
 
 import csv
+import glob
 import gzip
 import io
 import json
@@ -19,7 +20,7 @@ from raysum.data.rows import references
 TEXT = "The battery of this camera lasts for {} days, and the lens is sharp in bright light."
 SHORT = "Battery {} lasts, sharp lens."
 COMMANDS = dict(
-    re.findall(r"^\| ([\w -]+) \| `raysum (prepare .*) --out data` \|$", (ROOT / "docs/data.md").read_text(), re.M)
+    re.findall(r"^\| ([\w +-]+) \| `raysum (prepare .*) --out data` \|$", (ROOT / "docs/data.md").read_text(), re.M)
 )
 SPLITS = {"train": 6, "valid": 2, "test": 2}
 
@@ -230,6 +231,49 @@ def sumpubmed() -> dict[str, str]:
     return files | {f"abstract/abstract_{n}.txt": f"BACKGROUND\n{SHORT.format(n)}" for n in range(1, 12)}
 
 
+def aeslc() -> dict[str, str]:
+    """An e-mail a file: its text, its subject, and in two splits the subjects of annotators."""
+    files = {"AESLC/README.md": "The set.", "AESLC/LICENSE.md": "CC"}
+    for name, count in zip(("train", "dev", "test"), SPLITS.values(), strict=True):
+        others = "" if name == "train" else "\n@ann0\nlens\n\n@ann1\nbattery of a camera"
+        for number in range(count):
+            mail = f"{text(number)}\n\n@subject\n{SHORT.format(number)}\n{others}"
+            files[f"AESLC/enron_subject_line/{name}/ann_{name}_{number}.subject"] = mail
+    return files
+
+
+def multi_news_plus() -> dict[str, str]:
+    """Lists of rows with the documents before and after cleansing, of all splits in each file."""
+    splits = [
+        split for split, count in zip(("train", "valid", "test"), SPLITS.values(), strict=True) for _ in range(count)
+    ]
+    rows = [
+        {"idx": n, "document_num": 2, "summary": SHORT.format(n), "split": split}
+        | {"cleansed_document": [text(n), text(9)], "raw_document": [text(n), "Log in.", text(9)]}
+        for n, split in enumerate(splits)
+    ]
+    return {
+        f"cleansing/cleansed_data/cleansed_data_cot_{n}.json": json.dumps(rows[n : n + 5], indent=4) for n in (0, 5)
+    }
+
+
+def papers_in_russian() -> dict[str, str]:
+    """A folder a paper, with its name and abstract, and the captions of its pictures as JSON."""
+    files = {}
+    for number in range(40):
+        folder = f"dataset/{('history', 'law')[number % 2]}/paper_{number}"
+        parts = {
+            "text": f"В этом городе {number} мостов через широкую реку.",
+            "abstract": "Мосты города.",
+            "name": "Мосты",
+        }
+        files |= {f"{folder}/{name}.txt": content for name, content in parts.items()}
+        files |= (
+            {f"{folder}/tables.json": '{"table_1": "Мосты"}', f"{folder}/table_1.png": "\x89PNG"} if number == 3 else {}
+        )
+    return files
+
+
 SETS = {  # the files, the clusters of each split, and the documents and summaries of a cluster
     "Opinosis": (opinosis, {"train": 5}, 1, 2),
     "FewSum": (fewsum, SPLITS, 8, 3),
@@ -248,16 +292,19 @@ SETS = {  # the files, the clusters of each split, and the documents and summari
     "CRD3": (crd3, {"train": 6}, 2, 1),
     "MTS-Dialog": (mts_dialog, SPLITS, 1, 1),
     "SumPubMed": (sumpubmed, {"train": 11}, 1, 1),
+    "AESLC": (aeslc, SPLITS, 1, 3),
+    "Multi-News+": (multi_news_plus, SPLITS, 2, 1),
+    "Papers in Russian": (papers_in_russian, {"train": 36, "valid": 2, "test": 2}, 1, 1),
 }
 
 
 def arguments(command: str) -> list[str]:
-    """Return the words of a command; the shell's braces stand for several words."""
+    """Return the words of a command; the shell's braces and stars stand for several words."""
     words = []
     for word in shlex.split(command):
         found = re.fullmatch(r"(.*)\{(.*)\}(.*)", word)
         words += [f"{found[1]}{part}{found[3]}" for part in found[2].split(",")] if found else [word]
-    return words
+    return [path for word in words for path in (sorted(glob.glob(word)) if word.endswith("*/") else [word])]
 
 
 def test_every_command_is_tested():
@@ -271,11 +318,11 @@ def test_a_published_dataset_is_read_by_its_command(tmp_path, monkeypatch, capsy
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content if isinstance(content, bytes) else content.encode())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["raysum", *arguments(COMMANDS[name]), "--out", "dataset", "--vocab-size", "80"])
+    monkeypatch.setattr(sys, "argv", ["raysum", *arguments(COMMANDS[name]), "--out", "prepared", "--vocab-size", "80"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code, capsys.readouterr().err
-    dataset = Dataset.open("dataset")
+    dataset = Dataset.open("prepared")
     assert {split: dataset.rows(split) for split in dataset.splits} == counts
     assert dataset.manifest["rejected"] == {} and dataset.manifest["words_kept"] > 0.9
     row = next(dataset.read("test" if "test" in counts else "train"))
