@@ -19,7 +19,7 @@ from raysum.prepare.config import PrepareConfig, hash_of
 from raysum.prepare.paragraphs import Paragraph, mark, paragraphs_of
 from raysum.prepare.shards import Failure
 from raysum.runtime.progress import bar, say
-from raysum.sources.find import RawSource
+from raysum.sources.find import RawSource, in_groups
 from raysum.sources.record import Record, Rejected
 from raysum.text.cleaning import Normalization, normalize
 from raysum.tokenizers.sentence_piece import Vocabulary
@@ -112,26 +112,26 @@ def paragraph_marks(cluster: Iterable[Sequence[str]]) -> np.ndarray:
 
 
 def _each_source(work: Callable[[RawSource], _Found], sources: Iterable[RawSource], on_ray: bool) -> Iterator[_Found]:
-    """Yield ``work(source)`` of each source in order, with one task per CPU at a time ``on_ray``."""
+    """Yield ``work(source)`` of each source in order, with one task per CPU at a time ``on_ray``, each for a group."""
     if not on_ray:
         yield from map(work, sources)
         return
     import ray
 
-    def run(source: RawSource) -> _Found | Failure:
+    def run(group: list[RawSource]) -> list[_Found] | Failure:
         try:
-            return work(source)
+            return [*map(work, group)]
         except Exception as error:
             return Failure.of(error)
 
-    task, remaining = ray.remote(num_cpus=1)(run), iter(sources)
+    task, remaining = ray.remote(num_cpus=1)(run), iter(in_groups(sources))
     pending = deque(map(task.remote, islice(remaining, max(1, int(ray.cluster_resources()["CPU"])))))
     while pending:
         found: Any = ray.get(pending.popleft())
         pending.extend(map(task.remote, islice(remaining, 1)))
         if isinstance(found, Failure):
             found.throw()
-        yield found
+        yield from found
 
 
 def _sample_text(source: RawSource, config: PrepareConfig) -> tuple[TextSample, bool, str]:

@@ -1,9 +1,10 @@
 """Write the shards of a dataset and its rejected rows from raw clusters, in this process or by Ray Data.
 
-Each source is read in chunks of one split, and each chunk becomes one shard. On Ray, reading a source and writing a
-shard are tasks. Only counters return to the driver, so its memory does not grow with the corpus, and the memory of a
-task does not grow with its source. The same sources and settings always give the same chunks, and a finished chunk has
-a note with the results of its clusters and the checksums of its files: after a kill, chunks with a note are skipped.
+Each source, or group of small sources, is read in chunks of one split, and each chunk becomes one shard. On Ray,
+reading a group and writing a shard are tasks. Only counters return to the driver, so its memory does not grow with the
+corpus, and the memory of a task does not grow with its source. The same sources and settings always give the same
+chunks, and a finished chunk has a note with the results of its clusters and the checksums of its files: after a kill,
+chunks with a note are skipped.
 """
 
 import json
@@ -31,7 +32,7 @@ from raysum.runtime.placement import share
 from raysum.runtime.processes import configure_process, quiet_data
 from raysum.runtime.progress import bar, say
 from raysum.runtime.storage import read_json, write_text
-from raysum.sources.find import RawSource
+from raysum.sources.find import RawSource, in_groups
 from raysum.sources.record import SPLITS, Record, Rejected
 
 NOTE = ".done"  # suffix of the note of a finished chunk
@@ -231,8 +232,8 @@ class _ChunkWriter:
 
 def _run_here(sources: list[RawSource], writer: DatasetWriter, config: PrepareConfig) -> Iterator[Part]:
     chunks = _ChunkWriter(writer)
-    for number, source in enumerate(sources):
-        for part, records in _read_chunks(number, source, config):
+    for number, group in enumerate(in_groups(sources)):
+        for part, records in _read_chunks(number, group, config):
             yield chunks.finished(part, records)
 
 
@@ -241,20 +242,21 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
     import ray.data
 
     quiet_data()
+    groups = in_groups(sources)
 
     def read(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
-            for chunk in _read_chunks(row["source"], sources[row["source"]], config):
+            for chunk in _read_chunks(row["group"], groups[row["group"]], config):
                 yield {"chunk": pickle.dumps(chunk)}
         except Exception as error:
             yield {"chunk": pickle.dumps(Failure.of(error))}
 
-    numbers = range(len(sources))
-    dataset = ray.data.from_items([{"source": number} for number in numbers], override_num_blocks=len(numbers))
+    numbers = range(len(groups))
+    dataset = ray.data.from_items([{"group": number} for number in numbers], override_num_blocks=len(numbers))
     dataset.context.target_max_block_size = 1  # byte: every chunk is a block, and therefore a task
     most = max(1, int(ray.cluster_resources()["CPU"]))
     # Without this limit, tasks of a tenth of a CPU would start ten processes per CPU before the first write.
-    chunks = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(min(most, len(sources))))
+    chunks = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(min(most, len(groups))))
     if writer.recipe.ranker == "learned":
         pool: dict[str, Any] = {"concurrency": (1, most), "num_gpus": share("labeller", most).gpus}
         pool |= {"fn": _ChunkWriter, "fn_constructor_args": (writer, True)}
@@ -267,8 +269,8 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
         yield part
 
 
-def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Iterator[tuple[Part, list[Record]]]:
-    """Yield the chunks of the source of that number. Raises UserError if the source is damaged."""
+def _read_chunks(number: int, group: list[RawSource], config: PrepareConfig) -> Iterator[tuple[Part, list[Record]]]:
+    """Yield the chunks of the group of that number. Raises UserError if a source is damaged."""
     waiting = defaultdict[str, list[Record]](list)
     sizes, read, made = Counter[str](), Counter[str](), Counter[str]()
 
@@ -278,8 +280,8 @@ def _read_chunks(number: int, source: RawSource, config: PrepareConfig) -> Itera
         shard = Shard(f"{split}-{number:06d}-{made[split]:06d}", split)
         return Part(shard, size=read.pop(split)), waiting.pop(split)
 
-    for record in source.records():
-        split, record = config.split_record(record, source.split)
+    records = (config.split_record(record, source.split) for source in group for record in source.records())
+    for split, record in records:
         waiting[split].append(record)
         size = _size_of(record.raw)
         sizes[split] += size

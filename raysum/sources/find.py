@@ -39,6 +39,7 @@ DAMAGES = (OSError, EOFError, UnicodeDecodeError, zlib.error, csv.Error)  # rais
 _ARROW_METADATA = ("dataset_dict.json", "dataset_info.json", "state.json")
 _MIN_CLUSTERS = 2  # folders of documents beside rows that are clusters; a single one may describe the rows
 _MAX_FOLDERS = 5  # in a message
+_GROUP = 1 << 20  # bytes of text
 _MAX_DEPTH = 3  # levels of folders searched for files of rows
 _OWN_FILES = {"manifest.json", "config.yaml", "table.json", "search.yaml"}  # of raysum, beside files like rows
 _SAMPLES = Path(__file__).parents[1] / "examples" / "samples"
@@ -99,6 +100,18 @@ def content_hash(sources: Iterable[RawSource]) -> str:
     files = [(with_urls(str(file)), file.stat()) for file in found if file.is_file()]
     states = json.dumps([(name, state.st_size, state.st_mtime_ns) for name, state in files])
     return hashlib.sha256(states.encode(errors="backslashreplace")).hexdigest()
+
+
+def in_groups(sources: Iterable[RawSource]) -> list[list[RawSource]]:
+    """Return consecutive sources in groups of about 1 MiB, so that many small files are one task and one shard."""
+    groups, size = list[list[RawSource]](), 0
+    for source in sources:
+        if not groups or size + source.size > _GROUP:
+            groups.append([])
+            size = 0
+        groups[-1].append(source)
+        size += source.size
+    return groups
 
 
 def find_sources(

@@ -61,7 +61,7 @@ def test_ten_kills_leave_nothing_that_the_next_run_stumbles_over(tmp_path, words
 def test_a_killed_job_keeps_its_finished_shards_and_the_same_command_goes_on(tmp_path):
     """Killed when so many shards are finished: those are not written again, and the dataset is the one of no kill."""
     for number in range(6):
-        corpus(tmp_path / f"corpus-{number}.jsonl", 300, 100)
+        corpus(tmp_path / f"corpus-{number}.jsonl", 300, 400)  # 0.6 MB: a group of its own
     sources = sorted(map(str, tmp_path.glob("corpus-*")))
     bad = tmp_path / "corpus-2.jsonl"
     bad.write_text(bad.read_text() + "no JSON\n")
@@ -72,7 +72,7 @@ def test_a_killed_job_keeps_its_finished_shards_and_the_same_command_goes_on(tmp
 
     assert start("whole").process.wait() == 0
     unfinished, before = tmp_path / ".data.unfinished", dict[str, int]()
-    for shards in (1, 3, 5, 8, 11):
+    for shards in (1, 5, 10):
         command = start("data")
         while len(finished := [*unfinished.glob("*.done")]) < shards:
             assert command.process.poll() is None, command.process.stderr.read()
