@@ -1,4 +1,4 @@
-"""Conversations: mailboxes, chats and issue threads, as documents whose positions name the speaker and the time."""
+"""Conversations: mailboxes, chats and issue threads, as documents with the speaker and the time as positions."""
 
 import email.utils
 import html
@@ -39,7 +39,7 @@ def transcript(source: str, turns: Iterable[_Turn]) -> dict[str, Any]:
 def read_mailbox(path: Path) -> Iterator[Record]:
     """Yield the threads of an mbox file: each message is a document, without quoted messages, called by its sender.
 
-    A message belongs to the thread of the messages that it refers to, or else of its subject.
+    A message belongs to the thread of the messages that it refers to, or to that of its subject.
     """
     with local_content(path) as local:
         box = mailbox.mbox(local, create=False)

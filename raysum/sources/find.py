@@ -226,7 +226,7 @@ def _split_in_name(path: Path) -> str | None:
 
 
 def _look_into(folder: Path, any_suffix: bool = False) -> tuple[list[Path], list[Path]]:
-    """Return what to read of a folder: files of rows or folders of splits; or else the clusters, as folders.
+    """Return what to read of a folder: files of rows or folders of splits, otherwise the clusters, as folders.
 
     Raises UserError if it holds neither, or if it is not clear which of its items are the clusters.
     """

@@ -1,4 +1,4 @@
-"""Folders: what a folder holds, and clusters that are folders of documents.
+"""Folders: their contents, and clusters that are folders of documents.
 
 Links that lead out of a folder are never followed: a corpus from elsewhere could link to any local file.
 """

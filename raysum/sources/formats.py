@@ -52,7 +52,7 @@ class Format:
         return path.stat().st_size * (1 if self.is_plain_text(path) else _COMPRESSION)
 
 
-TEXT = "text"  # the format of folders in which all files are documents
+TEXT = "text"  # the format of folders with documents of any suffix
 _TABLE = (True, False)  # ``is_table`` and ``is_text`` of binary tables
 _ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
 FORMATS = {

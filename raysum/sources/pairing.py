@@ -1,4 +1,4 @@
-"""Documents whose summaries are in other files: parallel lines, and files or folders with names in common."""
+"""Summaries in other files than the documents: parallel lines, and files or folders with equal names."""
 
 import os
 import re
@@ -123,7 +123,7 @@ def summaries_beside(folder: Path) -> tuple[Path, Path] | None:
 def read_paired(documents: Path, summaries: Path) -> Iterator[Record]:
     """Yield the clusters of the folder ``documents``, with the files in ``summaries`` that have their names.
 
-    A cluster is a file, a folder of files, or all files whose names begin with that of a summary (M1047 and M104). In
+    A cluster is a file, a folder of files, or all files with names that begin with that of a summary (M1047 and M104). In
     names, endings such as ``_body``, ``.gold`` and ``.M.100.T.A`` do not count; a folder or suffix that both have, such
     as the language, does. Raises UserError if no name fits.
     """

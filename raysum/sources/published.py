@@ -85,7 +85,7 @@ def _multi_xscience(raw: Raw) -> dict[str, Any]:
 
 
 def _one_article(raw: Raw) -> dict[str, Any]:
-    """Convert CNN/DailyMail, whose highlights are lines of the summary, and WikiHow, which is also called WikiSum."""
+    """Convert CNN/DailyMail (its highlights are lines of the summary) and WikiHow, which is also called WikiSum."""
     summary = raw["highlights"] if "highlights" in raw else raw["summary"]
     return _without(raw, "article", "highlights") | {"documents": [raw["article"]], "summary": summary}
 

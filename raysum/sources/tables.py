@@ -145,7 +145,7 @@ def read_arrow(path: Path) -> Iterator[Record]:
 def read_sqlite(path: Path, table: str = "") -> Iterator[Record]:
     """Yield one cluster a row of a table of an SQLite database, by default its only table.
 
-    Raises UserError if the database is damaged, or has no table or several ones and none is named.
+    Raises UserError if the database is damaged, or has no table, or several without a named one.
     """
     import sqlite3
 
@@ -170,7 +170,7 @@ def read_sqlite(path: Path, table: str = "") -> Iterator[Record]:
 def read_sheet(path: Path, sheet: str = "") -> Iterator[Record]:
     """Yield one cluster a row of a spreadsheet (Excel or OpenDocument), by default of its only sheet that has rows.
 
-    Raises UserError if the file is damaged or too large, or has several sheets and none is named.
+    Raises UserError if the file is damaged or too large, or has several sheets without a named one.
     """
     calamine = needs("python_calamine", str(path))
     with opened(path) as file:
