@@ -123,9 +123,9 @@ def summaries_beside(folder: Path) -> tuple[Path, Path] | None:
 def read_paired(documents: Path, summaries: Path) -> Iterator[Record]:
     """Yield the clusters of the folder ``documents``, with the files in ``summaries`` that have their names.
 
-    A cluster is a file, a folder of files, or all files with names that begin with that of a summary (M1047 and M104). In
-    names, endings such as ``_body``, ``.gold`` and ``.M.100.T.A`` do not count; a folder or suffix that both have, such
-    as the language, does. Raises UserError if no name fits.
+    A cluster is a file, a folder of files, or all files with names that begin with that of a summary (M1047 and
+    M104). In names, endings such as ``_body``, ``.gold`` and ``.M.100.T.A`` do not count; a folder or suffix that both
+    have, such as the language, does. Raises UserError if no name fits.
     """
     clusters = _best_match(documents, summaries)
     used = {file for files, own in clusters.values() for file in (*files, *own)}
