@@ -21,7 +21,7 @@ class EvaluateConfig(LoadConfig):
         description="rouge, support, citations, attention, wording, and those of installed packages; by default all",
     )
     reference_length: bool = Field(
-        False, description="a run that extracts, cut at each reference's length in words, as in the papers' tables"
+        False, description="a system that extracts, with the number of words of each reference, as in papers' tables"
     )
     swapped: bool = Field(False, description="also the control: another cluster's sources")
     terms: bool = Field(False, description="plain, strCov, extProb and attAlign (PHT paper, Table 2)")

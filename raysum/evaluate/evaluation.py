@@ -1,6 +1,7 @@
 """Comparing systems on one split: decode, score, save the outputs, make a table."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from raysum.systems import extractive, paper_baseline_names
 _CHUNK = 128  # examples held in memory at once
 _ALL_WORDS = 0.995  # of a dataset's sources: 100 %, rounded
 _COMPARED = (*HEADLINES, "rouge2")  # by differences between systems, where examples have them
-_OF_RUNS = ("reference_length", "swapped", "terms", "checkpoints")  # settings that need a trained run
+_OF_RUNS = ("swapped", "terms", "checkpoints")  # settings that need a trained run
 _NOTED = {"sentences", "support", "unsupported", "warnings", "attention"}
 
 
@@ -60,10 +61,8 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
     run = Run.resolve(target)
     check_readable(run, dataset)
     model = run.config.model
-    if config.reference_length and (not model.extracts or {"words", "sentences"} & config.decode.keys()):
-        raise UserError(
-            "reference_length is for extractive runs and replaces words and sentences; leave one of them out"
-        )
+    if config.reference_length:
+        _check_no_length(config, model.extracts)
     with added_to(run.path), added_to(out):
         if model.ranks and dataset.kind == "ranking":
             from raysum.evaluate.ranking import evaluate_ranker
@@ -78,10 +77,21 @@ def _evaluate_untrained(name: str, dataset: Dataset, split: str, config: Evaluat
     if of_runs := [key for key in _OF_RUNS if getattr(config, key) != EvaluateConfig.model_fields[key].default]:
         raise UserError(f"{of_runs[0]} is for trained runs, and nothing is trained of {name}; leave it out")
     system = Extracted.named(name, config)
+    if config.reference_length:
+        _check_no_length(config)
+        system = replace(system, at_reference=True)
     if dataset.kind != "extraction" and (kept := dataset.manifest.get("words_kept", 1)) < _ALL_WORDS:
         rest = "prepare it with --kind extraction to evaluate on all words, as when it is served"
         say(f"{dataset.place} has only {100 * kept:.0f} % of the sources' words for {name}: {rest}")
     return compare_systems([system], dataset, split, config, out=config.out)
+
+
+def _check_no_length(config: EvaluateConfig, extracts: bool = True) -> None:
+    """Raises UserError if the system cannot be cut at the references' lengths, or has another length."""
+    if not extracts or {"words", "sentences"} & config.decode.keys():
+        raise UserError(
+            "reference_length is for systems that extract and replaces words and sentences; leave one of them out"
+        )
 
 
 def _evaluate_extractor(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
@@ -95,7 +105,8 @@ def _evaluate_extractor(run: Run, dataset: Dataset, split: str, config: Evaluate
     systems: list[System] = [Extracted(own.system, own.settings), *(Extracted(each, settings) for each in others)]
     folder = results_folder(run, dataset, split)
     if config.reference_length:
-        systems = [PaperBaseline(system) for system in (own.system, *others)]
+        served = [Extracted(each, at_reference=True) for each in others if each.name == "lexrank"]
+        systems = [*(PaperBaseline(system) for system in (own.system, *others)), *served]
         folder = results_folder(run, dataset, f"{split}-reference-length")
     return compare_systems(systems, dataset, split, config, out=config.out or folder)
 

@@ -86,10 +86,14 @@ def swap(row: Row, other: Row) -> Row:
 
 @dataclass(frozen=True)
 class Extracted:
-    """An extractive system as in `raysum summarize` and `raysum serve`: whole sentences of the row, in their order."""
+    """An extractive system as in `raysum summarize` and `raysum serve`: whole sentences of the row, in their order.
+
+    ``at_reference``: each summary has at most the number of words of its reference.
+    """
 
     system: Extractive
     settings: ExtractConfig = ExtractConfig()
+    at_reference: bool = False
     weights: Mapping[str, float] = field(default_factory=dict)  # of score terms: none
 
     @classmethod
@@ -112,6 +116,7 @@ class Extracted:
     def how(self) -> str:
         """The description for people."""
         limits = [f"{count} {name}" for name in ("sentences", "words") if (count := getattr(self.settings, name))]
+        limits = ["as many words as the reference"] if self.at_reference else limits
         redundancy = self.system.redundancy if self.settings.redundancy is None else self.settings.redundancy
         rule = "" if redundancy == 1 else f", redundancy {redundancy}"
         return f"whole sentences, the best first, {' and '.join(limits) or f'{WORDS} words'} at most{rule}"
@@ -121,7 +126,8 @@ class Extracted:
         return [self._summary(row) for row in rows]
 
     def _summary(self, row: Row) -> Summary:
-        return extracted_summary(self.system, self.settings, as_sentences(row))
+        changes = {"words": max(1, len(row["summary"].split())), "sentences": None} if self.at_reference else {}
+        return extracted_summary(self.system, self.settings.model_copy(update=changes), as_sentences(row))
 
 
 class PaperBaseline(Extracted):

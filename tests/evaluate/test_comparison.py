@@ -146,5 +146,5 @@ def test_damaged_scores_and_tables_are_named(folder, tmp_path):
 
 
 def test_the_references_length_is_for_what_takes_sentences(folder):
-    with pytest.raises(UserError, match="reference_length is for extractive runs"):
+    with pytest.raises(UserError, match="reference_length is for systems that extract"):
         evaluate(folder / "pht", folder / "data", split="test", reference_length=True)

@@ -404,7 +404,7 @@ def others(tmp_path_factory) -> Path:
         ("run", "single", {"swapped": True}, "two examples"),
         ("run", "none", {}, "not a dataset|no dataset"),
         ("run", "single", {"decode": {"beta": -1}}, "beta"),
-        ("run", "single", {"reference_length": True}, "reference_length is for extractive runs"),
+        ("run", "single", {"reference_length": True}, "reference_length is for systems that extract"),
         ("lead", "single", {"protocol": "perl"}, "unknown ROUGE protocol 'perl'"),
         ("lead", "single", {"references": "worst"}, "references"),
         ("lexrank", "single", {"decode": {"beta": 1}}, "unknown key .beta.*words"),

@@ -280,10 +280,21 @@ def test_the_report_shows_what_an_extractor_has_learned(run: Path, tmp_path: Pat
 def test_it_takes_better_sentences_than_systems_without_training(run: Path, data: Path):
     for length in (True, False):
         found = raysum.evaluate(run, data, split="test", reference_length=length, scorers=["rouge"])
-        own, *others, _ = [figures["rouge2"] for figures in found.systems.values()]
-        assert [*found.systems] == [f"{name}{'-paper' * length}" for name in ("run", "lead", "lexrank", "mmr")]
+        named = [f"{name}{'-paper' * length}" for name in ("run", "lead", "lexrank", "mmr")]
+        assert [*found.systems] == named + ["lexrank"] * length
+        own, *others = [found.systems[name]["rouge2"] for name in named[:3]]
         assert own > max(others)
     assert all("at most" in how for how in found.how.values())
+
+
+def test_a_served_system_gets_the_length_of_each_reference(data: Path):
+    found = raysum.evaluate(
+        "lexrank", data, split="test", reference_length=True, scorers=["rouge"], out=data.parent / "at"
+    )
+    outputs = [json.loads(line) for line in (data.parent / "at" / "outputs.jsonl").read_text().splitlines()]
+    lengths = [(len(line["lexrank"].split()), len(line["reference"].split())) for line in outputs]
+    assert all(0 < own <= most for own, most in lengths if most > 30) and len({most for _, most in lengths}) > 1
+    assert found.how["lexrank"].startswith("whole sentences, the best first, as many words as the reference")
 
 
 @pytest.mark.long
