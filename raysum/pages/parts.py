@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from pandas import DataFrame
 
+_EMPTY = ("", "–", "nan")  # cells without a value
+
 
 @cache
 def templates() -> "Environment":
@@ -79,8 +81,14 @@ def heat(columns: Sequence[str], rows: Mapping[str, Sequence[tuple[float, str]]]
 def table(
     head: Sequence[str], lines: Iterable[Sequence[str]], numbers: bool = False, links: Mapping[str, str] | None = None
 ) -> str:
-    """Return a table. The first column has row names, with ``links``; the others have texts, or ``numbers``."""
-    return _part("table", head, lines, numbers, links or {})
+    """Return a table. The first column has row names, with ``links``; the others have texts, or ``numbers``.
+
+    A column without values is left out. On a narrow screen, a row of more than three columns becomes a list.
+    """
+    rows = [*lines]
+    shown = [at for at in range(len(head)) if not at or not rows or any(row[at] not in _EMPTY for row in rows)]
+    rows = [[row[at] for at in shown] for row in rows]
+    return _part("table", [head[at] for at in shown], rows, numbers, links or {})
 
 
 def numbers(frame: "DataFrame") -> str:
