@@ -17,7 +17,10 @@ _SHAPE = ("system", "encoder", "decoder", "layers", "width", "heads")
 
 
 def curves(runs: Sequence[RunRecord]) -> str:
-    """Return plots with all runs: loss over steps and time, and the other metrics of training."""
+    """Return plots with all runs: loss over steps and time, and the other metrics of training.
+
+    A plot needs two points of a run. Without any plot, as for an extractor, there is no section.
+    """
     known = [run for run in runs if not run.lines.empty]
     missing = [
         parts.missing(
@@ -39,7 +42,10 @@ def curves(runs: Sequence[RunRecord]) -> str:
         Chart("Gradient", _each(known, "grad_norm"), "step", "norm", log="y"),
         Chart("Attention predictor", predictors, "step", "loss", log="y"),
     ]
-    text = "Thin: training. With dots: validation." if known else ""
+    drawn = [chart for chart in drawn if any(len(line.points) > 1 for line in chart.lines)]
+    if not drawn and not missing:
+        return ""
+    text = "Thin: training. With dots: validation." if drawn else ""
     return parts.section("curves", "Learning curves", parts.note(text), charts.side_by_side(*drawn), *missing)
 
 
