@@ -19,6 +19,7 @@ from raysum.bench.machine import Machine, measure
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.runs.folder import Run
+from raysum.runtime.compat import leave_process_group
 from raysum.runtime.processes import configure_process, peak_rss_mb
 from raysum.stream.loader import batches
 from raysum.train.checkpoint_writer import CheckpointWriter
@@ -92,6 +93,7 @@ class CheckpointBench(Bench):
                 writer.wait()
                 writes.append(ends[-1] - began - stops[-1])
             distributed.barrier()
+        leave_process_group()
         files = (path for path in job_spec.run.checkpoint_path(0).rglob("*") if path.is_file())
         stop, write = median(stops[1:]), median(writes[1:-1])
         row |= {"first_stop_s": stops[0], "stop_s": stop, "write_s": write, "stop_share": stop / write}

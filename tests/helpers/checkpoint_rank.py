@@ -19,6 +19,7 @@ from helpers.gradient_cases import brief_for, low_thresholds
 from raysum.models.adapters import merge_adapters
 from raysum.runs.folder import Checkpoint, Run
 from raysum.runtime.checksums import ChecksumFile
+from raysum.runtime.compat import leave_process_group
 from raysum.runtime.processes import quiet_training
 from raysum.stream.loader import batches
 from raysum.train import snapshot
@@ -118,6 +119,8 @@ def main() -> None:
     found["failed"] = failed(folder)
     if rank == 0:
         torch.save(found, folder / "found.pt")
+    distributed.barrier()
+    leave_process_group()
 
 
 if __name__ == "__main__":

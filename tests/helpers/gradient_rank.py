@@ -17,6 +17,7 @@ from torch import distributed
 from helpers.gradient_cases import brief_for, low_thresholds
 from raysum.errors import UserError
 from raysum.models.kernels import linear
+from raysum.runtime.compat import leave_process_group
 from raysum.runtime.processes import quiet_training
 from raysum.stream.loader import batches
 from raysum.train.engine import HookOrder, build_engine
@@ -85,6 +86,8 @@ def main() -> None:
         gc.collect()
     if rank == 0:
         torch.save(found, folder / f"found-{world}.pt")
+    distributed.barrier()
+    leave_process_group()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ for spent in seconds:
         with measured.forward(100):
             time.sleep(spent)
     found.append(measured.slow_host(["a", "b"]))
+distributed.barrier()
+distributed.destroy_process_group()
 print(json.dumps(found))
 """
 
