@@ -174,3 +174,28 @@ def test_other_files_are_identified_with_advice(tmp_path, name, content, message
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=f"{name} {message}"):
         read_document(tmp_path / name)
+
+
+def test_latex_of_pandoc_and_of_papers(tmp_path):
+    path = tmp_path / "a.tex"
+    path.write_text(
+        r"""\documentclass{article}\newcommand{\name}{Vaporetto}\def\x{boat}\begin{document}\author{A. Lee}
+\hypertarget{h}{\section{History}\label{h}} The \href{https://example.org}{ferry} \name{} is a \x,
+\citep[see][p. 3]{k} says.
+
+\begin{tabular}{ll}\multicolumn{2}{c}{Fares}\end{tabular}\index{fares}\includegraphics[width=1cm]{a.png}
+
+See \url{https://x.y} and \verb|a_b|. \bibliographystyle{plain}\bibliography{refs}\textcolor\end{document}"""
+    )
+    blocks = read_document(path).text.split("\n\n")
+    assert blocks == ["History", "The ferry Vaporetto is a boat, says.", "Fares", "See https://x.y and a_b."]
+
+
+def test_a_page_without_layout_keeps_its_headings_and_lists(tmp_path):
+    path = tmp_path / "a.html"
+    paragraph = "<p>The ferry carries people across the river when the bridge is closed to all of them.</p>"
+    path.write_text(
+        f"<html><body><h1>Ferries</h1>{paragraph}<ul><li>One boat</li></ul><h2>Fares</h2>{paragraph}</body>"
+    )
+    read = read_document(path).text.split("\n\n")
+    assert read[0] == "Ferries" and read[2:4] == ["One boat", "Fares"]

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from raysum.errors import UserError
@@ -15,7 +16,46 @@ _LATEX_BODY = re.compile(r"\\begin\{document\}(.*?)(?:\\end\{document\}|\\begin\
 _LATEX_TITLE = re.compile(r"\\title(?:\[[^\]]*\])?\{((?:[^{}]|\{[^{}]*\})*)\}")
 _COMMENT = re.compile(r"(?<!\\)%.*")
 _HEADINGS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph")
-_DROPPED = ("cite", "citep", "citet", "citeauthor", "ref", "eqref", "autoref", "cref", "label", "maketitle", "title")
+_CITATIONS = re.findall(
+    r"\w+",
+    "cite citep citet citealp citealt citeauthor citeyear textcite parencite autocite footcite autoref cref",
+)
+_LATEX_ARGUMENTS = {  # of macros that pylatexenc does not know: "{" is a required argument, "[" an optional one
+    "href": "[{{",
+    "hypertarget": "{{",
+    "multicolumn": "{{{",
+    "multirow": "{[{[{",
+    "resizebox": "*{{{",
+    "scalebox": "{{",
+    "raisebox": "{[[{",
+    "definecolor": "{{{",
+    "index": "{",
+    "thanks": "{",
+    "geometry": "{",
+    "bibliographystyle": "{",
+    "bibliography": "{",
+    "addbibresource": "[{",
+    "printbibliography": "[",
+}
+_LATEX_TEXTS = {  # of macros; %(2)s is the second argument
+    "href": "%(3)s",
+    "url": "%(1)s",
+    "hypertarget": "%(2)s",
+    "multicolumn": "%(3)s",
+    "multirow": "%(5)s",
+    "resizebox": "%(4)s",
+    "scalebox": "%(2)s",
+    "raisebox": "%(4)s",
+    "item": "\n\n%(1)s",
+}
+_LATEX_DROPPED = re.findall(
+    r"\w+",
+    "ref eqref label maketitle title author date thanks index includegraphics today definecolor geometry "
+    "bibliographystyle bibliography addbibresource printbibliography",
+)
+_NEW_MACRO = re.compile(  # without arguments
+    r"\\(?:(?:re)?newcommand\*?\s*\{?\\([A-Za-z]+)\}?|def\s*\\([A-Za-z]+))\s*\{((?:[^{}]|\{[^{}]*\}){1,200})\}"
+)
 _ROLE = re.compile(r":[\w:+.-]+:`([^`<]+?)(?:\s*<[^`>]*>)?`")  # of Sphinx, which docutils does not know
 _SKIPPED = ("comment", "system_message", "substitution_definition", "target", "docinfo", "raw", "math_block")
 # Replacements that make Markdown of AsciiDoc, in this order.
@@ -42,18 +82,27 @@ _ASCIIDOC: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 def read_latex(content: bytes, name: str) -> DocumentText:
     """Return the text between ``\\begin{document}`` and the bibliography, without citations, labels and comments."""
     latex2text, parsing = needs("pylatexenc.latex2text", name), needs("pylatexenc.macrospec", name)
-    source = _COMMENT.sub("", decode_text(content, name))
+    source = _with_new_macros(_COMMENT.sub("", decode_text(content, name)))
     body, title = _LATEX_BODY.search(source), _LATEX_TITLE.search(source)
     text_macros = [latex2text.MacroTextSpec(macro, f"\n\n{_HEADING}%(3)s\n\n") for macro in _HEADINGS]
-    text_macros += [latex2text.MacroTextSpec(macro, "") for macro in _DROPPED]
-    text_macros.append(latex2text.MacroTextSpec("item", "\n\n%(1)s"))
-    macros = [parsing.MacroSpec(macro, "*[{") for macro in ("citep", "citet", "citeauthor", "autoref", "cref")]
-    macros += [parsing.MacroSpec(macro, "*[{") for macro in _HEADINGS]
+    text_macros += [latex2text.MacroTextSpec(macro, "") for macro in (*_CITATIONS, *_LATEX_DROPPED)]
+    text_macros += [latex2text.MacroTextSpec(macro, text) for macro, text in _LATEX_TEXTS.items()]
+    text_macros.append(latex2text.MacroTextSpec("verb", lambda node, **_: node.nodeargd.verbatim_text))
+    arguments = dict.fromkeys(_CITATIONS, "*[[{") | dict.fromkeys(_HEADINGS, "*[{") | _LATEX_ARGUMENTS
+    macros = [parsing.MacroSpec(macro, each) for macro, each in arguments.items()]
     known = latex2text.get_default_latex_context_db()
     known.add_context_category("raysum", prepend=True, macros=text_macros)
     parsed = needs("pylatexenc.latexwalker", name).get_default_latex_context_db()
     parsed.add_context_category("raysum", prepend=True, macros=macros)
     converter = latex2text.LatexNodes2Text(latex_context=known, math_mode="text", strict_latex_spaces=True)
+    macro_text = converter.macro_node_to_text
+
+    def known_text(node: Any) -> str:
+        with suppress(LookupError, TypeError, AttributeError):  # the macro has other arguments than the library expects
+            return str(macro_text(node))
+        return ""
+
+    converter.macro_node_to_text = known_text
 
     def plain(latex: str) -> str:
         return str(converter.latex_to_text(latex, latex_context=parsed, tolerant_parsing=True))
@@ -61,6 +110,15 @@ def read_latex(content: bytes, name: str) -> DocumentText:
     lines = (" ".join(block.split()) for block in re.split(r"\n\s*\n", plain(body[1] if body else source)))
     blocks = ((line.strip(_HEADING), line.strip(_HEADING) if _HEADING in line else "") for line in lines)
     return join_blocks((block for block in blocks if block[0]), " ".join(plain(title[1]).split()) if title else "")
+
+
+def _with_new_macros(source: str) -> str:
+    """Replace macros without arguments that a document defines, such as the name of a system, by their text."""
+    texts = {found[1] or found[2]: found[3] for found in _NEW_MACRO.finditer(source)}
+    if not texts:
+        return source
+    source = _NEW_MACRO.sub("", source)
+    return re.sub(r"\\([A-Za-z]+)(?:\{\}|(?![A-Za-z]))", lambda found: texts.get(found[1], found[0]), source)
 
 
 def read_rst(content: bytes, name: str) -> DocumentText:

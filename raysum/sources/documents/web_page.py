@@ -11,6 +11,7 @@ from raysum.sources.documents.markdown import render_markdown
 from raysum.sources.documents.text import DocumentText, decode_text, join_blocks, unicode_encoding, without_blocks
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+_TEXT_TAGS = (*_HEADINGS, "p", "ul", "ol", "dl", "table", "blockquote", "pre")
 _UNSEEN = ("script", "style", "noscript", "template", "title")
 _INLINE = frozenset(
     re.findall(
@@ -28,6 +29,8 @@ _PRUNED = [  # elements with such a class or id, unless they hold most of the pa
     f"'abcdefghijklmnopqrstuvwxyz'), ' {name}')][not(.//article or self::body or self::article)]"
     for name in _NAMES
 ]
+_BARE_UNWANTED = " | ".join(["//nav", "//aside", "//footer", *_PRUNED])
+_BARE = 0.9  # share of the text that is in headings, paragraphs, lists and tables directly below the body
 _FURNITURE = [  # patterns, and the maximum number of words of such a block
     (re.compile(r"(?i)\bcookies?\b.*\b(accept|agree|consent|settings|policy|use)|\b(we|site) uses? cookies"), 80),
     (
@@ -67,9 +70,28 @@ def read_html(content: bytes, name: str) -> DocumentText:
     title = (metadata.title if metadata else None) or ""
     if not page.strip():
         return DocumentText("", title)
-    found = render_markdown(main_text, title) if main_text else join_blocks(html_blocks(page), title)
-    found = without_blocks(found, is_furniture) if main_text else found
+    if main_text and _is_bare(page):
+        found = without_blocks(join_blocks(html_blocks(page, _BARE_UNWANTED), title), is_furniture)
+    elif main_text:
+        found = without_blocks(render_markdown(main_text, title), is_furniture)
+    else:
+        found = join_blocks(html_blocks(page), title)
     return replace(found, pieces=page_pieces(found.text, page))
+
+
+def _is_bare(page: str) -> bool:
+    """Return whether a page is a text without layout, as converters write it.
+
+    trafilatura finds no main element in such a page, and leaves its headings and lists out.
+    """
+    from lxml.html import document_fromstring
+
+    body = document_fromstring(page).find("body")
+    if body is None:
+        return False
+    lengths = {each: len(each.text_content()) for each in body if isinstance(each.tag, str)}
+    bare = sum(length for each, length in lengths.items() if each.tag in _TEXT_TAGS)
+    return bare >= _BARE * sum(lengths.values()) > 0
 
 
 def decode_page(content: bytes, name: str) -> str:
