@@ -35,7 +35,7 @@ _NOTES = re.compile(
 )
 _POINTS = re.compile(rf"(?<!\w){_PART}", re.I)
 _FILLERS = re.compile(r"(?<![\w-])(?:um+|uh+|erm?|hmm+|mm+(?:-hmm+)?|uh-huh)(?![\w-])\s*[,.]?\s*", re.I)
-_STUTTER = re.compile(r"\b([B-HJ-Zb-hj-z])[,-]?\s+(?=\1\w)")  # "w we"
+_STUTTER = re.compile(r"(?<![\w'’])([B-HJ-Zb-hj-z])[,-]?\s+(?=\1\w)")  # "w we", not "don't think"
 _REPEATED = re.compile(r"\b(\w+(?:['’]\w+)?)(?:\s+\1\b)+", re.I)
 _SPACED = re.compile(r"\s+([.,;:!?%)\]}»”’])|([(\[{«“])\s+")
 _CLITIC = re.compile(r"(?<=\w)\s*(['’])\s+(ll|s|t|re|ve|d|m)\b|(?<=\w)\s+(['’](?:ll|s|re|ve|d|m)|n['’]t)\b")
@@ -94,8 +94,10 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 # Two sentences or a heading and a sentence without a break: "factorization.1 At", "end.The", "2005Through".
 _GLUED = re.compile(r"[a-z]{3}\.\d{1,2}\s+[A-Z]|[a-z]\.[A-Z][a-z]|[a-z]{2}\d\.?\s+[A-Z][a-z]|\d\d[A-Z][a-z]{2}")
-_BROKEN_END = re.compile(r"(?:\b[A-Z]\.){2,}$|\b(?:Fig|Eq|No|vs|e\.g|i\.e|Dr|Mr|Mrs|cf)\.$")
+_BROKEN_END = re.compile(r"(?:\b[A-Z]\.){2,}$|['’][A-Z]\.$|\b(?:Fig|Eq|No|vs|e\.g|i\.e|Dr|Mr|Mrs|cf)\.$")
 _MOJIBAKE = re.compile("\ufffd|[ÃÂâ][\u0080-\u00bf€™œ\u2018-\u201e]")
+_OPEN_QUOTE, _CLOSED_QUOTE = re.compile(r"(?<!\w)['‘](?=[A-Z])"), re.compile(r"(?<=[\w.,;!?])['’](?!\w)")
+_END_OF_SPEECH = re.compile(r"[.,!?]['’](?!\w)")
 _PAIRS = ("()", "[]", "{}", "“”", "«»")
 _MIN_WRITTEN, _MIN_SPOKEN = 2, 3  # words other than function words and those that only answer
 _MIN_LETTERS = 0.55  # share of letters in the characters of a sentence, without blanks
@@ -181,6 +183,9 @@ def is_fragment(text: str, is_spoken: bool = False) -> bool:
         return True
     if any(text.count(pair[0]) != text.count(pair[1]) for pair in _PAIRS) or text.count('"') % 2:
         return True
+    opened = len(_OPEN_QUOTE.findall(text))
+    if opened > len(_CLOSED_QUOTE.findall(text)) or (not opened and _END_OF_SPEECH.search(text)):
+        return True  # a part of a quotation
     dense = "".join(text.split())
     if sum(map(is_letter, dense)) - sum(map(str.isdigit, dense)) < _MIN_LETTERS * len(dense):
         return True

@@ -33,7 +33,10 @@ _ABBREVIATIONS = re.compile(
 )
 _DOTTED = re.compile(r"[^\W\d_](?:\.[^\W\d_])+")  # U.S, z.B, т.д
 _MAY_END = re.compile(rf"etc|inc|jr|sr|co|corp|ltd|ph\.d|usw|(?!e\.g|i\.e){_DOTTED.pattern}")
-_AFTER_ORDINAL = re.compile("Jan|Feb|März|Apr|Mai|Juni|Juli|Aug|Sept|Okt|Nov|Dez|Jahrh|Jahrt|Jh")  # German
+_AFTER_ORDINAL = re.compile(  # German
+    "Jan|Feb|März|Apr|Mai|Juni|Juli|Aug|Sept|Okt|Nov|Dez|Jahrh|Jahrt|Jh|Runde|Minute|Platz|Spieltag|Liga|Saison|Etappe"
+    "|Auflage|Bezirk|Geburtstag|Jubiläum|Kapitel|Klasse|Lebensjahr|Mal |Rang|Stock|Tag |Weltkrieg"
+)
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:

@@ -43,6 +43,7 @@ def test_a_text_is_scholarly_if_it_often_cites():
 def test_spoken_repetitions_are_printed_once():
     assert clean("I I think w we should , you you know , go .", is_spoken=True) == "I think we should, you know, go."
     assert clean("They had had enough.") == "They had had enough."
+    assert clean("I don't think it's so.", is_spoken=True) == "I don't think it's so."
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,8 @@ def test_the_first_person_is_found_outside_of_quotations(text, expected):
         "where p(x) = 0.3 · q / 2 + 1, for x > 0.",
         "The cafÃ© was closed in the summer.",
         "It was developed in [12] for text.",
+        "Now it said: 'Found at the corner of Goodge Street, a goose and a hat.",
+        "We shall want you to come by the last train.'",
     ],
 )
 def test_fragments_are_found(text):
@@ -100,6 +103,6 @@ def test_a_very_long_word_is_read_soon():
     assert is_fragment("x" * 1_000_000)  # a minute for 100,000 letters, if each were a start of all others
 
 
-@pytest.mark.parametrize("text", ["Rome lies on the Tiber.", "大教堂于1436年完工！", "Волга впадает в море.", "It is the capital of Italy."])  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize("text", ["Rome lies on the Tiber.", "大教堂于1436年完工！", "Волга впадает в море.", "It is the capital of Italy.", "'I see,' said the students' guide of '82."])  # fmt: skip  # noqa: E501
 def test_sentences_are_no_fragments(text):
     assert not is_fragment(text)
