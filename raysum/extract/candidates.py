@@ -14,7 +14,8 @@ from raysum.text.readability import clean, continues, is_first_person, is_fragme
 
 # "Anna:" or "[anna]" at the beginning of a line
 _TURN = re.compile(r"(?:[\[(]?[\d:.,]+[\])]?\s+)?(?:\[([^\W\d][\w.' -]{0,39})\]|(#?\w[\w.#' -]{0,39}?)\s*:)\s+(?=\S)")
-_FEWEST_TURNS, _TURNS = 3, 0.2  # sentences with a speaker before them, and their share, that make a document a dialogue
+_FEWEST_TURNS = 3  # sentences with a speaker before them that make a document a dialogue, with one of these shares:
+_TURNS, _LONG_TURNS = 0.2, 0.3  # of the sentences; of the paragraphs, if two speakers have half of the turns
 _HEADING = re.compile(
     r"\W*(?:\d+(?:\.\d+)*\.?\s+\w|(?:abstract|introduction|background|related work|methods?|results?|discussion"
     r"|conclusions?|summary|acknowledge?ments?)\b)",
@@ -137,22 +138,47 @@ def _sample(texts: Sequence[str]) -> str:
 
 
 def _turns(row: Mapping[str, Any], documents: Sequence[int]) -> list[tuple[str, str]]:
-    """Return for each sentence the speaker mark at its beginning, and the speaker of its turn, if it is a dialogue."""
+    """Return for each sentence the speaker mark at its beginning, and the speaker of its turn, if it is a dialogue.
+
+    If the turns of a dialogue are long, paragraphs without a mark continue the turn before them.
+    """
     found = [_TURN.match(text) for text in row["text"]]
-    marked, sizes = Counter(d for d, match in zip(documents, found, strict=True) if match), Counter(documents)
-    dialogues = {d for d, count in marked.items() if count >= max(_FEWEST_TURNS, _TURNS * sizes[d])}
+    names = [(match[1].capitalize() if match[1] else match[2].strip("# ")) if match else "" for match in found]
+    paragraphs = [*zip(documents, map(int, row["paragraph"]), strict=True)]
+    dialogues, long_turns = _dialogues(paragraphs, names)
     turns, speaker, before = list[tuple[str, str]](), "", (-1, -1)
-    for match, document, paragraph in zip(found, documents, map(int, row["paragraph"]), strict=True):
+    for match, name, place in zip(found, names, paragraphs, strict=True):
+        document = place[0]
         if document not in dialogues:
             turns.append(("", ""))
             continue
         if match:
-            speaker = match[1].capitalize() if match[1] else match[2].strip("# ")
-        elif (document, paragraph) != before:
+            speaker = name
+        elif place != before and (document != before[0] or document not in long_turns):
             speaker = ""
-        before = document, paragraph
+        before = place
         turns.append((match[0] if match else "", speaker))
     return turns
+
+
+def _dialogues(paragraphs: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[set[int], set[int]]:
+    """Return the documents that are dialogues, and those of them with long turns.
+
+    ``paragraphs`` are the document and paragraph of each sentence, ``names`` the speakers in the marks, or "".
+    """
+    counts = defaultdict[int, Counter[str]](Counter)
+    for (document, _), name in zip(paragraphs, names, strict=True):
+        counts[document].update([name] if name else [])
+    num_sentences = Counter(document for document, _ in paragraphs)
+    num_paragraphs = Counter(document for document, _ in {*paragraphs})
+    short, long = set[int](), set[int]()
+    for document, turns in counts.items():
+        total, most = turns.total(), [count for _, count in turns.most_common(2)]
+        if total >= max(_FEWEST_TURNS, _TURNS * num_sentences[document]):
+            short.add(document)
+        elif total >= _LONG_TURNS * num_paragraphs[document] and len(most) == 2 and min(most) >= _FEWEST_TURNS:
+            long |= {document} if 2 * sum(most) >= total else set()
+    return short | long, long
 
 
 def _previous(row: Mapping[str, Any], documents: Sequence[int]) -> list[int]:

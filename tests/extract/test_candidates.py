@@ -3,6 +3,7 @@
 import pytest
 
 import raysum
+from raysum.extract.candidates import Candidates
 
 
 def summary_of(documents, title="", system="lead", **settings):
@@ -87,6 +88,23 @@ def test_turns_in_brackets_and_lower_case_have_their_speakers():
         "Patient: The joint hurts most at night.",
         "Doctor: The knee looks swollen and red.",
     ]
+
+
+def test_long_turns_continue_in_paragraphs_without_a_mark():
+    texts, paragraphs = list[str](), list[int]()
+    for turn, name in enumerate(["Anna", "Ben"] * 3):
+        for paragraph in range(2):
+            texts += [f"{name}: We rebuilt it in May." if paragraph == 0 else "I paid for it.", *["It was tested."] * 5]
+            paragraphs += [2 * turn + paragraph] * 6
+    starts = [len(" ".join(texts[:number])) for number in range(len(texts))]
+    row = {"text": texts, "document": [0] * 72, "paragraph": paragraphs, "char_start": starts, "source": ["talk.txt"]}
+    candidates = Candidates(row)
+    assert [candidates.speaker(number) for number in range(72)] == [
+        name for name in ["Anna", "Ben"] * 3 for _ in "x" * 12
+    ]
+    assert candidates.text(0) == "We rebuilt it in May."
+    note = Candidates(row | {"text": [text.replace("Ben:", f"Note {n}:") for n, text in enumerate(texts)]})
+    assert note.speaker(6) == "", "one repeated name is no dialogue"
 
 
 def test_equal_contents_are_one_sentence_with_both_citations():
