@@ -31,7 +31,9 @@ _KEY = r"(?:\d{1,3}|[A-Z][A-Za-z+]{1,7}\d\d[a-z]?|[A-Z]\d[A-Z]\d\d)"
 _BRACKETS = re.compile(rf"\s*\[\s*{_KEY}(?:\s*[-–,;]\s*{_KEY})*\s*\]")
 _PART = r"(?:fig(?:ures?|\.)?|tab(?:les?|\.)|sec(?:tions?|t\.)|eq(?:uations?|n?\.)|algorithm|appendix|§)\s*\(?\d[\d.]*"
 _NOTES = re.compile(
-    rf"\s*\[(?:citation needed|edit|note \d+|[a-z])\]|\{{[a-z]+\}}|\s*\((?:see\s+)?{_PART}[a-z]?\)?\)", re.I
+    r"\s*\[(?:citation needed|edit|note \d+|[a-z]|\d\d?:\d\d(?::\d\d)?|laugh\w*|applause|inaudible|crosstalk)\]"
+    rf"|\{{[a-z]+\}}|\s*\((?:see\s+)?{_PART}[a-z]?\)?\)",
+    re.I,
 )
 _POINTS = re.compile(rf"(?<!\w){_PART}", re.I)
 _FILLERS = re.compile(r"(?<![\w-])(?:um+|uh+|erm?|hmm+|mm+(?:-hmm+)?|uh-huh)(?![\w-])\s*[,.]?\s*", re.I)

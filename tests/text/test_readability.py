@@ -43,6 +43,7 @@ def test_a_text_is_scholarly_if_it_often_cites():
 def test_spoken_repetitions_are_printed_once():
     assert clean("I I think w we should , you you know , go .", is_spoken=True) == "I think we should, you know, go."
     assert clean("They had had enough.") == "They had had enough."
+    assert clean("[39:46] I know [laughter] that that's it.", is_spoken=True) == "I know that that's it."
     assert clean("I don't think it's so.", is_spoken=True) == "I don't think it's so."
 
 
