@@ -142,22 +142,20 @@ def _parts(text: str, line: list[int], visible: _Visible, start: int, end: int) 
 
 def _placed(text: str, letters: list[int], visible: _Visible, at: int, raw: str) -> Iterator[Piece]:
     """Yield the pieces of ``letters`` that are at letter ``at`` of the file, with the signs beside them."""
-    piece: Piece | None = None
-    for offset, here in enumerate(letters):
-        file_start, file_end = visible.starts[at + offset], visible.ends[at + offset]
-        if (
-            piece
-            and _is_equal(piece)
-            and file_end - file_start == 1
-            and file_start - here == piece.file_start - piece.start
-        ):
-            piece = piece._replace(end=here + 1, file_end=file_end)
-            continue
-        if piece:
-            yield piece
-        piece = Piece(here, here + 1, file_start, file_end)
-    if piece:
-        yield _with_signs(text, piece, raw)
+    starts, ends = visible.starts[at : at + len(letters)], visible.ends[at : at + len(letters)]
+    # Letters with the same shift are one piece; one that is several characters in the file is a piece of its own.
+    shifts = [
+        start - here if end - start == 1 else None for here, start, end in zip(letters, starts, ends, strict=True)
+    ]
+    first = 0
+    for last, shift in enumerate(shifts):
+        if last + 1 < len(shifts):
+            if shift is not None and shift == shifts[last + 1]:
+                continue
+            yield Piece(letters[first], letters[last] + 1, starts[first], ends[last])
+            first = last + 1
+        else:
+            yield _with_signs(text, Piece(letters[first], letters[last] + 1, starts[first], ends[last]), raw)
 
 
 def _with_signs(text: str, piece: Piece, raw: str) -> Piece:
