@@ -50,6 +50,8 @@ def test_a_web_page_without_its_menus(tmp_path):
 
 
 def test_markdown_without_its_marks(tmp_path):
+    toml = read(tmp_path / "b.md", b'+++\npath = "x"\ntitle = "Tea"\n+++\n\nIt is hot.')
+    assert toml[:2] == ("It is hot.", "Tea")
     front = '---\ntitle: "Tea"\n---\n'
     blocks = ["# Green *tea*\n\nIt is [hot](http://x) and\n`green`.", "- one\n- **two**", "Kinds\n-----"]
     blocks += ["| a | b |\n|---|---|\n| 1 | 2 |", "```\ncode\n```\n"]

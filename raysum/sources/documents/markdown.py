@@ -10,8 +10,8 @@ from raysum.sources.documents.text import DocumentText, decode_text, join_blocks
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode
 
-_FRONT_MATTER = re.compile(r"\A---\n.*?\n(?:---|\.\.\.)\n", re.DOTALL)
-_TITLE = re.compile(r"^title:\s*(.+)$", re.MULTILINE | re.IGNORECASE)
+_FRONT_MATTER = re.compile(r"\A(?:---\n.*?\n(?:---|\.\.\.)|\+\+\+\n.*?\n\+\+\+)\n", re.DOTALL)  # YAML or TOML
+_TITLE = re.compile(r"^title\s*[:=]\s*(.+)$", re.MULTILINE | re.IGNORECASE)
 
 
 def read_markdown(content: bytes, name: str) -> DocumentText:
