@@ -111,7 +111,7 @@ class Dataset:
         if name not in self.splits:
             problem = "several splits" if name is None else f"no split {name!r}"
             prepare = "`raysum prepare` the sources again with"
-            remedy = f"{prepare} --split=train" if name == "train" else "choose one with --split"
+            remedy = f"{prepare} --split=train" if name == "train" else "choose one with --split (searches: split=)"
             remedy += f", or {prepare} --{name}=0.1" if name in ("valid", "test") else ""
             raise UserError(f"{self.place} has {problem}: {', '.join(self.splits)}; {remedy}")
         return name
