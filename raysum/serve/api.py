@@ -1,6 +1,8 @@
 """The HTTP interface: routes, and one JSON format for all errors. It has no model and needs no Ray."""
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator, AsyncIterator
 from html import escape
 from typing import Any
 
@@ -13,15 +15,16 @@ import raysum
 from raysum.errors import UserError
 from raysum.serve.access import Callers, Charged, KeyRequired
 from raysum.serve.config import Limits
-from raysum.serve.events import Service, encoded
-from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, problem
+from raysum.serve.events import Event, Service, encoded
+from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
 from raysum.serve.openai import add_openai
 from raysum.serve.openai_requests import REQUESTS
 from raysum.serve.openapi import add_examples
 from raysum.serve.request_log import request_log
-from raysum.serve.schema import Health, Problem, Strict, SummarizeRequest, SummaryAnswer, unknown
+from raysum.serve.schema import Document, Health, Problem, Strict, SummarizeRequest, SummaryAnswer, unknown
 from raysum.serve.streams import NO_STORE, accepted, fault_message
+from raysum.serve.uploads import with_uploads
 
 _MOST_PROBLEMS = 10  # listed in an answer
 _LONGEST_NAME = 40  # characters of a field name in an answer
@@ -73,10 +76,18 @@ def build_api(
     add_metrics_route(api, metrics)
     add_examples(api, has_keys=bool(keys))
 
+    async def asked(request: SummarizeRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the cluster as `raysum prepare` reads it, and the decode settings of a request."""
+        cluster = request.model_dump(exclude={"options"}, exclude_none=True)
+        if any(map(_is_file, request.documents)):
+            cluster["documents"] = await asyncio.to_thread(with_uploads, cluster["documents"])
+            check_documents(cluster["documents"], limits)
+        return cluster, request.options.model_dump(exclude_none=True)
+
     @api.post("/v1/summarize", responses={200: {"model": SummaryAnswer}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
         """Summarize a cluster of documents. Each sentence cites the paragraphs that support it."""
-        return JSONResponse(await service.summarize(*_asked(request)))
+        return JSONResponse(await service.summarize(*await asked(request)))
 
     @api.post(
         "/v1/summarize/stream",
@@ -86,11 +97,15 @@ def build_api(
     async def stream(request: SummarizeRequest) -> StreamingResponse:
         """Summarize a cluster by server-sent events.
 
-        `queued` (requests before this one; sent again if the summary starts over), `reading` (paragraphs and tokens),
-        `prefix` (the final beginning of the summary), `sentence` (one each, with citations), then `result` (the summary
-        as of /v1/summarize) or `error`.
+        `queued` (requests before this one; sent again if the summary starts over), `files` (`texts`: what was read of
+        files that were sent as `data`, by the numbers of their documents), `reading` (paragraphs and tokens), `prefix`
+        (the final beginning of the summary), `sentence` (one each, with citations), then `result` (the summary as of
+        /v1/summarize) or `error`.
         """
-        events = await accepted(service.stream(*_asked(request)))
+        cluster, settings = await asked(request)
+        documents = zip(request.documents, cluster["documents"], strict=True)
+        texts = {number: read["text"] for number, (sent, read) in enumerate(documents) if _is_file(sent)}
+        events = await accepted(_with_texts(service.stream(cluster, settings), texts))
         return StreamingResponse(encoded(events), media_type="text/event-stream", headers=NO_STORE)
 
     add_openai(api, service, [health.run or str(health.system)], limits, _PROBLEMS)
@@ -107,9 +122,16 @@ def build_api(
     return api
 
 
-def _asked(request: SummarizeRequest) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the cluster as `raysum prepare` reads it, and the decode settings of a request."""
-    return request.model_dump(exclude={"options"}, exclude_none=True), request.options.model_dump(exclude_none=True)
+def _is_file(document: Any) -> bool:
+    return isinstance(document, Document) and document.data is not None
+
+
+async def _with_texts(events: AsyncIterator[Event], texts: dict[int, str]) -> AsyncGenerator[Event, None]:
+    """Yield ``events``, and after each event ``queued`` the ``texts`` of uploaded files by their documents, if any."""
+    async for event in events:
+        yield event
+        if texts and event["event"] == "queued":
+            yield {"event": "files", "data": {"texts": texts}}
 
 
 def curl_example(address: str) -> str:

@@ -1,11 +1,13 @@
 """Clients of `raysum serve`: one that waits for its answers, and one for asyncio."""
 
 import asyncio
+import base64
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -91,21 +93,22 @@ class Client(_Connection):
     def summarize(
         self,
         title: str = "",
-        documents: list[str | dict[str, str]] | None = None,
+        documents: Sequence[str | dict[str, str] | Path] = (),
         id: str | None = None,
         **options: Any,
     ) -> dict[str, Any]:
         """The summary of a cluster as an object with ``id``, ``summary``, ``sentences`` and ``attention``.
 
-        ``options`` are decoding settings of this request (``num_beams=8``), and the parts of its ``outline``.
-        Raises UserError where nothing answers, or the server refuses the request.
+        A document is a text, an object with ``source`` and ``text``, or the path of a file of any supported kind, which
+        is uploaded. ``options`` are decoding settings of this request (``num_beams=8``), and the parts of its
+        ``outline``. Raises UserError where a file cannot be read, nothing answers, or the server refuses the request.
         """
         return self._ask("POST", "/v1/summarize", _body(title, documents, id, options))
 
     def stream(
         self,
         title: str = "",
-        documents: list[str | dict[str, str]] | None = None,
+        documents: Sequence[str | dict[str, str] | Path] = (),
         id: str | None = None,
         **options: Any,
     ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -175,7 +178,7 @@ class AsyncClient(_Connection):
     async def summarize(
         self,
         title: str = "",
-        documents: list[str | dict[str, str]] | None = None,
+        documents: Sequence[str | dict[str, str] | Path] = (),
         id: str | None = None,
         **options: Any,
     ) -> dict[str, Any]:
@@ -185,7 +188,7 @@ class AsyncClient(_Connection):
     async def stream(
         self,
         title: str = "",
-        documents: list[str | dict[str, str]] | None = None,
+        documents: Sequence[str | dict[str, str] | Path] = (),
         id: str | None = None,
         **options: Any,
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -251,10 +254,20 @@ def _pause(attempt: int) -> float:
 
 def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:
     outline = options.pop("outline", [])
-    body = {"title": title, "documents": documents or [], "options": options} | (
+    body = {"title": title, "documents": [*map(_document, documents)], "options": options} | (
         {"outline": outline} if outline else {}
     )
     return body if id is None else body | {"id": id}
+
+
+def _document(document: Any) -> Any:
+    """Return a document of a request. Raises UserError if it is a file that cannot be read."""
+    if not isinstance(document, Path):
+        return document
+    try:
+        return {"source": document.name, "data": base64.b64encode(document.read_bytes()).decode()}
+    except OSError as error:
+        raise UserError(f"cannot read {document}: {error.strerror}") from None
 
 
 def _message(answer: httpx.Response) -> str:

@@ -1,17 +1,14 @@
 """Requests in OpenAI's formats, and the clusters and settings that they ask for."""
 
-import base64
-import binascii
 import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, model_validator
 
-from raysum.errors import UserError
 from raysum.serve.events import MAX_TOKENS
 from raysum.serve.schema import Options, Strict
-from raysum.sources.documents.read import parse_document, raw_document
+from raysum.serve.uploads import uploaded
 
 _TITLE = re.compile(r"^[ \t]*title:[ \t]*(\S[^\r\n]{0,999})", re.IGNORECASE)
 _TITLE_LINE = re.compile(_TITLE.pattern, re.IGNORECASE | re.MULTILINE)
@@ -225,12 +222,4 @@ def _document(part: MessagePart) -> str | dict[str, Any]:
     """Return a part as a document of a cluster. Raises UserError if its file is unreadable."""
     if part.file is None:
         return part.text or ""
-    name = part.file.filename or "the file"
-    head, comma, content = part.file.file_data.rpartition(",")
-    if comma and not head.endswith(";base64"):
-        raise UserError(f"{name}: file_data must be base64")
-    try:
-        read = base64.b64decode(content, validate=True)
-    except binascii.Error as error:
-        raise UserError(f"{name}: file_data is not base64 ({error})") from None
-    return raw_document(parse_document(read, name, name), name)
+    return uploaded(part.file.filename, part.file.file_data, "file_data")

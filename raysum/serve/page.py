@@ -15,6 +15,9 @@ from raysum.pages.parts import render
 from raysum.runs.folder import Run
 from raysum.serve.config import Limits, ServeConfig
 from raysum.serve.schema import Health, Options
+from raysum.sources.documents.read import SUFFIXES
+
+_SHOWN = (".txt", ".text", ".md", ".markdown")  # files that the page reads itself, so that their text can be edited
 
 _TEXTS = {  # labels and help for readers who do not know the settings
     "num_beams": ("Beams", "more find better summaries, slower"),
@@ -87,7 +90,9 @@ def _extracting(settings: ExtractConfig) -> list[Control]:
 def add_page(api: FastAPI, health: Health, controls: list[Control], limits: Limits) -> None:
     """Add the page to the application. Its policy allows its own style and script only, and requests to this server."""
     style, script = render("page.css") + render("serve.css"), render("serve.js")
-    html = render("serve.html", health=health, controls=controls, limits=limits, style=style, script=script)
+    suffixes = " ".join(suffix for suffix in SUFFIXES if suffix not in _SHOWN)
+    values = {"health": health, "controls": controls, "limits": limits, "suffixes": suffixes}
+    html = render("serve.html", style=style, script=script, **values)
     policy = {
         "default-src": "'none'",
         "script-src": _source(script),

@@ -28,10 +28,19 @@ class Strict(BaseModel, extra="forbid", strict=True):
 
 
 class Document(Strict):
-    """A source text with its name."""
+    """A source text with its name, or a file."""
 
     source: str | None = Field(None, max_length=_LONGEST_NAME, description="name of the document, if it has one")
-    text: str
+    text: str | None = None
+    data: str | None = Field(
+        None, description="instead of text: a file of any supported kind in base64, also as a data URL"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Document":
+        if (self.text is None) == (self.data is None):
+            raise ValueError("needs either text or data")
+        return self
 
 
 def _form(document: Any) -> str:

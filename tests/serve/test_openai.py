@@ -346,6 +346,51 @@ def test_files_are_documents_with_their_names():
         assert refused(400, path="responses", input=[{"role": "user", "content": [part]}]).startswith(words)
 
 
+def uploads(*documents: Any, path: str = "summarize", limits: Limits = LIMITS) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        async with http(LEXRANK, limits=limits) as server:
+            return await server.post(f"/v1/{path}", json={"documents": documents})
+
+    return asyncio.run(ask())
+
+
+def in_base64(content: str) -> str:
+    return base64.b64encode(content.encode()).decode()
+
+
+def test_our_own_route_reads_files_too():
+    page = f"<html><body><h1>Italy</h1>{''.join(f'<p>{text}</p>' for text in TEXTS)}</body></html>"
+    file = {"source": "c.html", "data": in_base64(page)}
+    answer = uploads("Rome is the capital of Italy.", file).json()
+    cited = {c["document"]: c for sentence in answer["sentences"] for c in sentence["citations"]}
+    assert cited[1]["source"] == "c.html" and cited[1]["is_extracted"]
+    assert page[cited[1]["file_start"] : cited[1]["file_end"]] == cited[1]["quote"]
+    lines = uploads("Rome is the capital of Italy.", file, path="summarize/stream").text.split("\n")
+    (texts,) = [json.loads(lines[at + 1][6:])["texts"] for at, line in enumerate(lines) if line == "event: files"]
+    assert {*texts} == {"1"} and TEXTS[0] in texts["1"] and "<p>" not in texts["1"]
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "message"),
+    [
+        ({"source": "a.pdf", "data": "%%%"}, 400, "a.pdf: data is not base64"),
+        ({"source": "a.pdf", "data": in_base64("%PDF-1.4")}, 400, "a.pdf cannot be read as PDF"),
+        (
+            {"source": "a.png", "data": base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(99)).decode()},
+            400,
+            "a.png is an image",
+        ),
+        ({"source": "a.txt"}, 422, "needs either text or data"),
+        ({"text": "One.", "data": ""}, 422, "needs either text or data"),
+        ({"source": "a.txt", "data": in_base64("A word. " * 5_000)}, 413, "40000 characters exceed 20000"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(document: dict[str, str], status: int, message: str):
+    for path in ("summarize", "summarize/stream"):
+        answer = uploads(document, path=path)
+        assert answer.status_code == status and message in answer.json()["error"], answer.text
+
+
 WORDS = ["mill", "river", "Arno", "Rome", "1436", "dome", "bricks.", "wheel!", "It", "Dr.", "capital?", "ünïcode"]
 WORDS += ["漢字。", "\U0001f600", "e\u0301", "\u00a0", "</S>", "⁇"]
 

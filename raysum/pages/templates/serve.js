@@ -29,14 +29,22 @@ const number = () => {
     card.querySelector(".remove").setAttribute("aria-label", `Remove document ${at + 1}`);
     card.querySelector(".remove").hidden = cards().length === 1;
   });
-  $("count").textContent = plural(cards().filter((card) => textOf(card).value.trim()).length, "text");
+  $("count").textContent = plural(cards().filter(isFilled).length, "text");
 };
 
-const add = (name = "", text = "") => {
-  const empty = cards().find((card) => text && !textOf(card).value.trim());
+const files = new WeakMap();  // the content of a card that is an uploaded file, in base64
+const isFilled = (card) => files.has(card) || textOf(card).value.trim();
+
+const add = (name = "", { text = "", data = null } = {}) => {
+  const empty = cards().find((card) => (text || data) && !isFilled(card));
   const card = empty ?? $("document").content.cloneNode(true).firstElementChild;
   card.querySelector(".name").value = name;
   textOf(card).value = text;
+  if (data) {
+    files.set(card, data);
+    card.querySelector(".name").readOnly = textOf(card).readOnly = true;
+    textOf(card).placeholder = "The server reads this file. Its text appears here with the summary.";
+  }
   if (!empty) {
     $("documents").append(card);
     card.querySelector(".remove").addEventListener("click", () => {
@@ -50,24 +58,29 @@ const add = (name = "", text = "") => {
   return card;
 };
 
-const KINDS = [[/^%PDF/, "a PDF"], [/^PK\x03\x04/, "a Word, OpenDocument, EPUB or ZIP file"], [/^\{\\rtf/, "RTF"],
-  [/^\s*(<!doctype html|<html|<\?xml)/i, "HTML or XML"]];
+// What a text does not begin with: PDF, ZIP (Word, EPUB), RTF, HTML and XML
+const MARKED = /^(%PDF|PK\x03\x04|\{\\rtf|\s*(<!doctype html|<html|<\?xml))/i;
+const suffixes = limits.suffixes.split(" ");
 
-const read = async (file) => {  // the text of a file; throws an Error with the message for people
-  const fix = "paste its text instead, or use `raysum summarize` for files of other kinds";
+const read = async (file) => {  // a file as { text }, or as { data } in base64, whose text the server reads
   if (file.size > limits.maxBody) throw new Error(`${file.name} is larger than ${limits.maxBody} bytes, the server's --max-body`);
   const bytes = new Uint8Array(await file.arrayBuffer());
-  const kind = KINDS.find(([start]) => start.test(String.fromCharCode(...bytes.subarray(0, 200))));
-  if (kind) throw new Error(`${file.name} is ${kind[1]}; this page reads plain text: ${fix}`);
   const encoding = { fffe: "utf-16le", feff: "utf-16be" }[[...bytes.subarray(0, 2)].map((byte) => byte.toString(16)).join("")];
   try {
     const text = new TextDecoder(encoding ?? "utf-8", { fatal: true }).decode(bytes);
-    if (text.includes("\0")) throw new TypeError("binary");
-    if (text.trim()) return text;
-  } catch {
-    throw new Error(`${file.name} is not text in UTF-8: save it in this encoding, or ${fix}`);
+    if (!text.trim()) throw new Error(`${file.name} has no text`);
+    const isText = !text.includes("\0") && !MARKED.test(text) && !suffixes.some((end) => file.name.toLowerCase().endsWith(end));
+    if (isText) return { text };
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
   }
-  throw new Error(`${file.name} has no text`);
+  const url = await new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+  return { data: url.slice(url.indexOf(",") + 1) };
 };
 
 const take = async (files) => {
@@ -143,17 +156,18 @@ const saved = (key) => {  // the key, kept for this tab; browsers may forbid sto
 };
 
 const asked = () => {
-  const filled = cards().filter((card) => textOf(card).value.trim());
+  const filled = cards().filter(isFilled);
   const documents = filled.map((card) => {
-    const source = card.querySelector(".name").value.trim(), text = textOf(card).value;
-    return source ? { source, text } : { text };
+    const source = card.querySelector(".name").value.trim();
+    const content = files.has(card) ? { data: files.get(card) } : { text: textOf(card).value };
+    return source ? { source, ...content } : content;
   });
   const options = changed().map((control) => [control.name, control.type === "number" ? Number(control.value) : control.value]);
   return { cards: filled, body: { title: $("title").value.trim(), documents, options: Object.fromEntries(options) } };
 };
 
 const excess = (body, text) => {  // why the server would refuse it, else an empty string
-  const size = new Blob([text]).size, length = body.documents.reduce((sum, each) => sum + chars(each.text).length, 0);
+  const size = new Blob([text]).size, length = body.documents.reduce((sum, each) => sum + chars(each.text ?? "").length, 0);
   for (const [found, most, what, name] of [
     [body.documents.length, limits.maxDocuments, "documents", "documents"],
     [length, limits.maxCharacters, "characters", "characters"], [size, limits.maxBody, "bytes", "body"],
@@ -227,7 +241,7 @@ const send = async () => {
     if (!response.ok) return await refuse(response, filled);
     $("access").hidden = true;
     $("input").open = false;
-    shown = { body, sentences: [], places: [], result: null };
+    shown = { body, cards: filled, sentences: [], places: [], result: null };
     for await (const [event, data] of eventsOf(response)) {
       if (event === "error") return fail(data.error, fieldOf(data.error, filled));
       show[event]?.(data);
@@ -262,6 +276,10 @@ const show = {
     showSources();
     if ($("result").getBoundingClientRect().top > 0.6 * innerHeight) $("result").scrollIntoView({ behavior: motion() });
     say(position ? `Waiting for ${plural(position, "request")}` : "Reading the documents");
+  },
+  files: ({ texts }) => {
+    for (const [at, text] of Object.entries(texts)) shown.body.documents[at].text = textOf(shown.cards[at]).value = text;
+    showSources();
   },
   reading: ({ paragraphs, tokens, places }) => {
     shown.places = places;
@@ -344,7 +362,7 @@ const showSources = () => {
   const all = notes(), top = Math.max(...shown.result?.attention ?? [], 1e-9);
   $("sources").classList.toggle("plain", !shown.places.length);
   $("sources").replaceChildren(make("h2", {}, "Sources"), ...shown.body.documents.flatMap((document, at) => {
-    const text = chars(document.text), parts = [];
+    const text = chars(document.text ?? ""), parts = [];
     const cited = all.map((note, index) => ({ ...note, number: index + 1 })).filter((note) => note.document === at);
     const read = shown.places.map((place, rank) => ({ ...place, rank })).filter((place) => place.document === at);
     let done = 0;
