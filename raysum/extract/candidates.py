@@ -206,9 +206,9 @@ def _voices(names: Sequence[str], used: set[int]) -> dict[int, str | None]:
 
 
 def _speaker(name: str | None, number: int) -> str:
-    """Return the name of a document as a speaker: without folders, the end of a file name and underscores."""
-    plain = PurePath(name or "").name
-    plain = re.sub(r"\.\w{1,8}$", "", plain).replace("_", " ").strip()
+    """Return the name of a document as a speaker: without folders and the suffix of a file, and with spaces."""
+    plain = re.sub(r"\.\w{1,8}$", "", PurePath(name or "").name)
+    plain = (plain if " " in plain else re.sub(r"(?<!\d)-|-(?!\d)", " ", plain)).replace("_", " ").strip()
     if not plain or _GENERIC.fullmatch(plain):
         return f"Document {number + 1}"
     return plain[:1].upper() + plain[1:_LONGEST_NAME]

@@ -47,7 +47,8 @@ _CONNECTIVE = re.compile(
     "(?:however|moreover|furthermore|additionally|also|finally|lastly|thus|therefore|hence|consequently|accordingly"
     "|nevertheless|nonetheless|instead|meanwhile|similarly|likewise|in addition|in fact|indeed|of course|for example"
     "|for instance|in particular|specifically|as a result|in contrast|by contrast|on the other hand|on the one hand"
-    "|then|besides|overall|in short|that is|in other words|first|second|third|secondly|thirdly|firstly|well|yeah"
+    "|then|besides|overall|alternatively|regardless|as such|anyway|still|again|"
+    "in short|that is|in other words|first|second|third|secondly|thirdly|firstly|well|yeah"
     "|jedoch|allerdings|außerdem|zudem|cependant|toutefois|en outre|sin embargo|además|tuttavia|inoltre|no entanto)"
     r"\s*,\s*",
     re.I,
@@ -55,7 +56,7 @@ _CONNECTIVE = re.compile(
 _CONTINUING = {
     "English": "but and or nor so yet it its it's they them their they're he she him his her hers this that that's "
     "these those such both another others former latter neither either however therefore thus hence then instead "
-    "otherwise moreover furthermore nevertheless consequently because which who whose where also too similarly",
+    "otherwise moreover furthermore nevertheless consequently because which who whose where also too similarly yes no",
     "German": "aber und oder doch denn sondern er sie es ihr ihre ihrer sein seine seiner dies diese dieser dieses "
     "diesen jene jener dort dabei dazu damit dadurch deshalb daher jedoch allerdings außerdem zudem trotzdem dennoch",
     "French": "mais et ou donc or ni car il elle ils elles ce cet cette ces cela ceci leur leurs son sa ses celui "
@@ -92,6 +93,7 @@ _NO_PERSON = re.compile(
 _TEXTS = r"(?:\w+ )?(?:paper|article|work|study|thesis|report|survey|chapter)\b"
 _ITSELF = re.compile(rf"\b(?:this|these|our|the present) {_TEXTS}", re.I)
 _OWN_OPENING = re.compile(rf"this (?:{_TEXTS}|(?:book|document|year|week|month)\b)", re.I)
+_SAID = re.compile(r"[\"”’'] (?:said|asked|answered|cried|replied|returned|remarked|murmured) (?:I|he|she|they)\b")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 # Two sentences or a heading and a sentence without a break: "factorization.1 At", "end.The", "2005Through".
@@ -161,9 +163,11 @@ def _capitalized(text: str, before: str) -> str:
 
 
 def continues(text: str, language: str = "English") -> bool:
-    """Return whether a sentence begins with a word that refers to the sentence before it, such as "But" or "They"."""
+    """Return whether a sentence refers to the one before it: by its first word ("But", "They"), or by "said he"."""
     if starts := _STARTS.get(language):
         return text.startswith(starts)
+    if language == "English" and _SAID.search(text):
+        return True
     found = _WORD.search(text)
     if found is None or _OWN_OPENING.match(text):
         return False
@@ -181,6 +185,8 @@ def is_fragment(text: str, is_spoken: bool = False) -> bool:
 
     It also is if it has damaged characters, an open bracket, or points to a figure, table, section or equation.
     """
+    if text.startswith(("...", "…", "--")) or (is_spoken and text.endswith(("...", "…", "--"))):
+        return True  # a part of a sentence
     if any(rule.search(text) for rule in (_BRACKETS, _GLUED, _MOJIBAKE, _POINTS, _BROKEN_END)):
         return True
     if any(text.count(pair[0]) != text.count(pair[1]) for pair in _PAIRS) or text.count('"') % 2:

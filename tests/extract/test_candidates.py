@@ -43,6 +43,11 @@ def test_the_first_person_has_its_speaker():
         "Document 2: I saw the old gate fall down.",
         "The gate fell down at night.",
     ]
+    documents = [
+        {"source": "posts/Survey-launch_2021-05.md", "text": "We ask for a second gate."},
+        "The gate fell down at night.",
+    ]
+    assert "Survey launch 2021-05: We ask for a second gate." in printed(documents, words=40)
     assert printed(["We measured the gate of the city."]) == ["We measured the gate of the city."]
 
 

@@ -55,6 +55,15 @@ def test_a_sentence_that_continues_another_is_found(text):
     assert not continues("The river is long.") and not continues("This paper presents a parser.")
 
 
+def test_an_answer_and_an_unknown_speaker_continue():
+    assert continues("Yes, the boat left at noon.") and continues('"It is a dummy," said he.')
+    assert not continues('"Here is a dummy," said Holmes.') and not continues("The boat left at noon.")
+    assert without_connective("Alternatively, the boat leaves at noon.") == "The boat leaves at noon."
+    assert is_fragment("...while you are watching them code.")
+    assert is_fragment("I went to the harbour and then...", is_spoken=True)
+    assert not is_fragment("They went to the harbour and waited...")
+
+
 def test_continuing_words_belong_to_languages():
     assert continues("Die Stadt ist alt.", "Dutch") and not continues("Die Stadt ist alt.", "German")
     assert continues("然而，河流很长。", "Chinese") and not continues("河流很长。", "Chinese")
