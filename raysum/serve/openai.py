@@ -14,13 +14,18 @@ from raysum.serve.dialects import ChatCompletion, Dialect, ModelResponse, stable
 from raysum.serve.events import Event, Service
 from raysum.serve.guard import check_documents, refused
 from raysum.serve.openai_requests import ChatRequest, OpenAIRequest, ResponsesRequest
+from raysum.serve.schema import OpenAIProblem
 from raysum.serve.streams import NO_STORE, accepted
 
 
 def add_openai(
     api: FastAPI, service: Service, served: Collection[str], limits: Limits, problems: dict[int | str, Any]
 ) -> None:
-    """Add the routes ``/v1/chat/completions`` and ``/v1/responses`` of ``service``, for the models ``served``."""
+    """Add the routes ``/v1/chat/completions`` and ``/v1/responses`` of ``service``, for the models ``served``.
+
+    ``problems`` describe the answers with errors by status; here they have OpenAI's form.
+    """
+    problems = {status: answer | {"model": OpenAIProblem} for status, answer in problems.items()}
 
     async def answer(request: OpenAIRequest, dialect: Dialect) -> Response:
         if request.model not in served:

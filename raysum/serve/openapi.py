@@ -7,7 +7,8 @@ from fastapi import FastAPI
 
 from raysum.decode.summary import Citation, Sentence
 from raysum.serve.access import OPEN
-from raysum.serve.dialects import ChatCompletion, ModelResponse
+from raysum.serve.dialects import ChatCompletion, ModelResponse, openai_error
+from raysum.serve.guard import OPENAI_ROUTES
 from raysum.serve.schema import ModelCard, ModelEntry, ModelList, SummaryAnswer
 
 _REQUEST = {
@@ -84,7 +85,10 @@ def _complete(spec: dict[str, Any], has_keys: bool) -> None:
                 if schema.get("$ref", "").rpartition("/")[2] in _UNUSED:
                     del operation["responses"][status]
                 elif status in _ERRORS:
-                    content["application/json"]["example"] = {"error": _ERRORS[status]}
+                    message = _ERRORS[status]
+                    is_openai = path.endswith(OPENAI_ROUTES)
+                    error = openai_error(int(status), message) if is_openai else {"error": message}
+                    content["application/json"]["example"] = error
             for kind, example in _answers().get(path, {}).items():
                 operation["responses"]["200"]["content"][kind]["example"] = example
     for path, example in _REQUESTS.items():

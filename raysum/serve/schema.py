@@ -194,3 +194,16 @@ class Problem(BaseModel):
     """The body of every answer with a status other than 200."""
 
     error: str
+
+
+class OpenAIError(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIProblem(BaseModel):
+    """An error as OpenAI's clients read it."""
+
+    error: OpenAIError

@@ -43,6 +43,8 @@ def test_every_example_fits_the_schema_of_its_request_or_answer():
                     jsonschema.validate(content["example"], schema)
                     checked += 1
     assert checked > 25
+    refused = whole["paths"]["/v1/responses"]["post"]["responses"]["422"]["content"]["application/json"]["example"]
+    assert refused["error"]["type"] == "invalid_request_error"
     assert {*_answers()} <= {path for path, _ in operations(whole)}
 
 
