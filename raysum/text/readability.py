@@ -39,7 +39,7 @@ _POINTS = re.compile(rf"(?<!\w){_PART}", re.I)
 _FILLERS = re.compile(r"(?<![\w-])(?:um+|uh+|erm?|hmm+|mm+(?:-hmm+)?|uh-huh)(?![\w-])\s*[,.]?\s*", re.I)
 _STUTTER = re.compile(r"(?<![\w'’])([B-HJ-Zb-hj-z])[,-]?\s+(?=\1\w)")  # "w we", not "don't think"
 _REPEATED = re.compile(r"\b(\w+(?:['’]\w+)?)(?:\s+\1\b(?!['’]))+", re.I)
-_SPACED = re.compile(r"\s+([.,;:!?%)\]}»”’])|([(\[{«“])\s+")
+_SPACED = re.compile(r"\s+([.,;:!?](?![\w=])|(?<=\d\s)%(?!\w)|[)\]}»”’])|([(\[{«“])\s+")
 _CLITIC = re.compile(r"(?<=\w)\s*(['’])\s+(ll|s|t|re|ve|d|m)\b|(?<=\w)\s+(['’](?:ll|s|re|ve|d|m)|n['’]t)\b")
 _EMPTY = re.compile(r"[,;]\s*(?=[,;.])|\(\s*[,;]*\s*\)")
 

@@ -199,3 +199,9 @@ def test_a_page_without_layout_keeps_its_headings_and_lists(tmp_path):
     )
     read = read_document(path).text.split("\n\n")
     assert read[0] == "Ferries" and read[2:4] == ["One boat", "Fares"]
+
+
+def test_numbered_roles_keep_their_names(tmp_path):
+    path = tmp_path / "a.rst"
+    path.write_text("As :pep:`492` and :rfc:`2822` say, :class:`Dict` is ordered.\n")
+    assert read_document(path).text == "As PEP 492 and RFC 2822 say, Dict is ordered."

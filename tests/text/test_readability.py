@@ -10,6 +10,7 @@ from raysum.text.readability import clean, continues, is_first_person, is_fragme
     [
         ("Tom &amp; Jerry said [12, 13] &quot;no&quot; to all.", 'Tom & Jerry said "no" to all.'),
         ("The hotel , isn ' t it , was cheap .", "The hotel, isn't it, was cheap."),
+        ("Use %R or a != b ; 5 % of .NET .", "Use %R or a != b; 5% of .NET."),
         ("So um , the remote {disfmarker} is yellow .", "So the remote is yellow."),
         ("Rates rose[citation needed] (see Figure 3) in May (May 2003).", "Rates rose in May (May 2003)."),
         ("It was developed in [Sid83].", "It was developed in [Sid83]."),

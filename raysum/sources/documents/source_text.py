@@ -57,6 +57,7 @@ _NEW_MACRO = re.compile(  # without arguments
     r"\\(?:(?:re)?newcommand\*?\s*\{?\\([A-Za-z]+)\}?|def\s*\\([A-Za-z]+))\s*\{((?:[^{}]|\{[^{}]*\}){1,200})\}"
 )
 _ROLE = re.compile(r":[\w:+.-]+:`([^`<]+?)(?:\s*<[^`>]*>)?`")  # of Sphinx, which docutils does not know
+_NUMBERED = re.compile(r":(pep|rfc):`(\d+)`")  # roles whose text has the name before the number
 _SKIPPED = ("comment", "system_message", "substitution_definition", "target", "docinfo", "raw", "math_block")
 # Replacements that make Markdown of AsciiDoc, in this order.
 _ASCIIDOC: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
@@ -125,7 +126,7 @@ def read_rst(content: bytes, name: str) -> DocumentText:
     """Return the text of reStructuredText. It never reads other files."""
     core, nodes = needs("docutils.core", name), needs("docutils.nodes", name)
     settings = {"file_insertion_enabled": False, "raw_enabled": False, "report_level": 5, "halt_level": 6}
-    source = _ROLE.sub(r"\1", decode_text(content, name))
+    source = _ROLE.sub(r"\1", _NUMBERED.sub(lambda found: f"{found[1].upper()} {found[2]}", decode_text(content, name)))
     tree = core.publish_doctree(source, settings_overrides=settings | {"_disable_config": True})
 
     def blocks(node: Any) -> Iterator[tuple[str, str]]:
