@@ -128,7 +128,7 @@ def test_every_decoding_setting_that_needs_no_more_memory_is_taken_with_the_boun
         ({"title": None}, "title: Input should be a valid string"),
         ({"documents": []}, "documents: List should have at least 1 item"),
         ({"documents": ["a", 3]}, "documents.1: Input should be a valid string"),
-        ({"documents": ["a", {"source": "b"}]}, "documents.1.text: Field required"),
+        ({"documents": ["a", {"source": "b"}]}, "documents.1: needs either text or data"),
         ({"documents": ["a", {"text": "b", "titel": "c"}]}, "documents.1.titel: unknown field"),
         ({"documents": ["a", {"text": "b", "sorce": "c"}]}, "documents.1.sorce: unknown field, did you mean 'source'?"),
         ({"num_beams": 2}, "num_beams: unknown field, did you mean 'options.num_beams'?"),
@@ -228,7 +228,7 @@ def test_a_request_at_its_bounds_is_taken():
 
 def test_ten_problems_are_listed_and_the_others_counted():
     unknown = {str(number): 1 for number in range(10)}
-    told = error(ask(json={"title": "a", "documents": [unknown] * 5}), 422)
+    told = error(ask(json={"title": "a", "documents": [unknown] * 5, "titel": "b"}), 422)
     assert told.count(";") == 10 and told.endswith("; and 1 more")
     assert "documents.1" not in told  # of thousands of wrong documents all would be looked at while others wait
 
