@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from raysum.decode.page import fragment, shortened
 from raysum.errors import UserError
 from raysum.sources.documents.file_positions import file_span
+from raysum.sources.documents.origin import Origin
 
 T = TypeVar("T")
 Cited = TypeVar("Cited", "Sentence", "Headline", "Claim")
@@ -70,12 +71,12 @@ class Citation(BaseModel, frozen=True):
     def located(self, document: Mapping[str, Any]) -> "Citation":
         """Return the citation with its place, its characters in the file, and whether the ``document`` is extracted.
 
-        The place is the last of the document's ``places`` (first character, name) that begins before the quote.
+        The place is the last of its ``Origin`` that begins before the quote.
         """
-        places, is_extracted = document.get("places") or (), bool(document.get("is_extracted"))
+        places, pieces, is_extracted = Origin.of(document)
         before = bisect_right([start for start, _ in places], self.start)
         place = places[before - 1][1] if before else self.place
-        span = file_span(document.get("pieces") or (), self.start, self.end, self.quote) or (None, None)
+        span = file_span(pieces, self.start, self.end, self.quote) or (None, None)
         update = {"place": place, "is_extracted": is_extracted, "file_start": span[0], "file_end": span[1]}
         return self.model_copy(update=update)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -83,7 +84,7 @@ def _decode(raw: Mapping[str, Any], vocabulary: Tokenizer | None) -> Cluster:
         raise Rejected("rows of ids need the vocabulary that made them", "prepare them with --vocab FILE.model")
     if vocabulary.marks != PUBLISHED:
         raise Rejected("rows of ids are in the pieces of a SentencePiece vocabulary", "with <T>, <S> and </S>")
-    *paragraphs, target = _id_arrays(raw, len(vocabulary))
+    *paragraphs, target = id_arrays(raw, len(vocabulary))
     if not any(map(len, paragraphs)):
         raise Rejected("no text in the documents")
     if not len(paragraphs[0]):  # the first paragraph with ids opens with the title
@@ -101,8 +102,11 @@ def _decode(raw: Mapping[str, Any], vocabulary: Tokenizer | None) -> Cluster:
     return replace(cluster, ids=paragraphs, target_ids=target)
 
 
-def _id_arrays(raw: Mapping[str, Any], num_pieces: int) -> list[np.ndarray]:
-    """Return the ids of each paragraph, and last those of the target."""
+def id_arrays(raw: Mapping[str, Any], num_pieces: float = math.inf) -> list[np.ndarray]:
+    """Return the ids of each paragraph of a cluster of ids, and last those of the target.
+
+    Raises Rejected unless they are whole numbers below ``num_pieces``.
+    """
     import pyarrow as pa
 
     try:

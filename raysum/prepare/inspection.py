@@ -14,7 +14,7 @@ from statistics import mean, median
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.prepare.cluster import IDS, read_cluster
+from raysum.prepare.cluster import IDS, id_arrays, read_cluster
 from raysum.prepare.config import PrepareConfig
 from raysum.prepare.job import check_out
 from raysum.runtime.remote import is_url
@@ -248,13 +248,13 @@ def _add(reading: Reading, source: RawSource, share: float) -> None:
         raw = record.raw if isinstance(record.raw, dict) else {}
         try:
             cluster = None if IDS in raw else read_cluster(record.cluster())
+            texts = [text.split() for _, text in cluster.documents] if cluster else id_arrays(raw)[:-1]
         except Rejected as reason:
             reading.rejected[str(reason)] += 1
             continue
         reading.splits[split_of(raw.get("split")) or source.split or "no split"] += count * share / len(records)  # type: ignore[assignment]
-        texts = [text for _, text in cluster.documents] if cluster else raw[IDS]
         reading.documents.append(len(texts))
-        reading.words += [len(text.split()) if cluster else len(text) for text in texts]
+        reading.words += map(len, texts)
         summaries = cluster.summaries if cluster else [str(raw.get("summary") or "")]
         reading.summaries += [len(summary.split()) for summary in summaries]
         reading.titles += bool(cluster.title if cluster else raw.get("title"))

@@ -65,6 +65,12 @@ def interruptible(work: Callable[..., _Result], *args: Any) -> _Result:
     return future.result()
 
 
+def child_command(module: str) -> list[str]:
+    """Return the command of a Python process that runs ``main()`` of ``module``, with the import path of this one."""
+    path = [folder or os.getcwd() for folder in sys.path]
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; from {module} import main; main()"]
+
+
 def cores() -> int:
     """Return the number of cores that this process may use, by its affinity and its container's CPU limit."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -101,10 +101,10 @@ def check_here(path: Path, option: str = "folder") -> None:
 
 
 def check_vacant(out: Path) -> None:
-    """Raises UserError if ``out`` is a file, or a folder that holds more than a lock."""
+    """Raises UserError if ``out`` is a file, a link to nothing, or a folder that holds more than a lock."""
     check_here(out)
     with writing(out):
-        if out.exists() and (not out.is_dir() or any(item.name != LOCK for item in out.iterdir())):
+        if os.path.lexists(out) and (not out.is_dir() or any(item.name != LOCK for item in out.iterdir())):
             raise UserError(f"{out} exists already; remove it or choose another folder")
 
 

@@ -18,7 +18,11 @@ _RETRIED = (429, 500, 502, 503, 504)  # a limit of the key, a replica died, the 
 _LONGEST_PAUSE = 30  # seconds, also if the server asks for more
 
 
-class NoAnswerError(UserError):
+class NoServerError(UserError):
+    """No server of raysum is at the address."""
+
+
+class NoAnswerError(NoServerError):
     """The connection fails, so another attempt may succeed."""
 
 
@@ -33,8 +37,31 @@ class _Connection:
             raise UserError("the key has characters that no key has; set RAYSUM_KEY or key= to one")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
+    def foreign(self) -> NoServerError:
+        """Return the error that another program answers."""
+        return NoServerError(f"{self.address} does not answer as `raysum serve` does; check the address")
+
     def _problem(self, answer: httpx.Response) -> str:
-        return f"{self.address} answers {answer.status_code}: {_message(answer)}"
+        """Return what an answer says that has no summary. Raises NoServerError if another program refuses."""
+        try:
+            return f"{self.address} answers {answer.status_code}: {answer.json()['error']}"
+        except (ValueError, KeyError, TypeError):
+            if answer.status_code not in _RETRIED:  # which a proxy may also answer
+                raise self.foreign() from None
+            return f"{self.address} answers {answer.status_code}"
+
+    def _object(self, answer: httpx.Response) -> dict[str, Any]:
+        """Return the object in an answer. Raises UserError if there is none: another program answers."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise self.foreign()
+        return found
+
+    def _events(self) -> "_Events":
+        return _Events(self.address, self.foreign())
 
     def _retried(self, answer: httpx.Response, attempt: int) -> tuple[str, float]:
         """Return the problem of an answer and the seconds before the next attempt, or "" for a good answer.
@@ -56,7 +83,7 @@ class _Connection:
             yield
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
             raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             reason = error or type(error).__name__
             raise NoAnswerError(f"nothing answers at {self.address} ({reason}); is `raysum serve` running?") from None
 
@@ -120,7 +147,7 @@ class Client(_Connection):
         The events are ``queued``, ``reading``, ``prefix`` and ``sentence``, see the route /v1/summarize/stream. Nothing
         is retried. Raises UserError if nothing answers, or if the server refuses the request or fails.
         """
-        events, body = _Events(self.address), _body(title, documents, id, options)
+        events, body = self._events(), _body(title, documents, id, options)
         with self._errors(), self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
             if answer.status_code != 200:
                 answer.read()
@@ -141,7 +168,7 @@ class Client(_Connection):
                     answer = self._http.request(method, self.address + path, json=body)
                 problem, pause = self._retried(answer, attempt)
                 if not problem:
-                    return answer.json()
+                    return self._object(answer)
             except NoAnswerError as error:
                 problem, pause = str(error), _pause(attempt)
             if attempt < self.retries:
@@ -193,7 +220,7 @@ class AsyncClient(_Connection):
         **options: Any,
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """As :meth:`Client.stream`: ``async for event, values in client.stream(...)``."""
-        events, body = _Events(self.address), _body(title, documents, id, options)
+        events, body = self._events(), _body(title, documents, id, options)
         with self._errors():
             async with self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
                 if answer.status_code != 200:
@@ -216,7 +243,7 @@ class AsyncClient(_Connection):
                     answer = await self._http.request(method, self.address + path, json=body)
                 problem, pause = self._retried(answer, attempt)
                 if not problem:
-                    return answer.json()
+                    return self._object(answer)
             except NoAnswerError as error:
                 problem, pause = str(error), _pause(attempt)
             if attempt < self.retries:
@@ -225,10 +252,10 @@ class AsyncClient(_Connection):
 
 
 class _Events:
-    """The events in the lines of a stream."""
+    """The events in the lines of a stream; ``foreign`` is the error if another program writes them."""
 
-    def __init__(self, address: str):
-        self._address, self._event = address, ""
+    def __init__(self, address: str, foreign: UserError):
+        self._address, self._foreign, self._event = address, foreign, ""
 
     def of(self, line: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the event that a line completes, if it does. Raises UserError for an event ``error``."""
@@ -236,13 +263,19 @@ class _Events:
         if name == "event":
             self._event = value
         elif name == "data":
-            values = json.loads(value)
-            if self._event == "error":
-                raise UserError(f"{self._address} answers {values['status']}: {values['error']}")
+            try:
+                values = json.loads(value)
+                problem = f"{values['status']}: {values['error']}" if self._event == "error" else ""
+            except (ValueError, KeyError, TypeError):
+                raise self._foreign from None
+            if problem:
+                raise UserError(f"{self._address} answers {problem}")
             yield self._event, values
 
     def check_end(self) -> None:
         """Raises UserError unless the last event was the result."""
+        if not self._event:
+            raise self._foreign
         if self._event != "result":
             raise UserError(f"the stream of {self._address} ended before its result; ask again")
 
@@ -268,10 +301,3 @@ def _document(document: Any) -> Any:
         return {"source": document.name, "data": base64.b64encode(document.read_bytes()).decode()}
     except OSError as error:
         raise UserError(f"cannot read {document}: {error.strerror}") from None
-
-
-def _message(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["error"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:200]

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from pydantic import ValidationError
+
 from raysum.decode.summary import NoSummary, Summary, name_of
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.runtime.progress import bar
-from raysum.serve.client import AsyncClient, NoAnswerError
+from raysum.serve.client import AsyncClient, NoServerError
 from raysum.sources.record import Rejected
 
 _TOGETHER = 8  # requests at one time
@@ -54,8 +56,11 @@ async def _summary(
         answer = await client.summarize(cluster.title, documents, name, **options)
     except Rejected as reason:
         return NoSummary(name, f"cluster {name!r} cannot be summarized: {reason}")
-    except NoAnswerError:
+    except NoServerError:
         raise
     except UserError as error:
         return NoSummary(name, str(error))
-    return Summary.model_validate(answer).located(raw)
+    try:
+        return Summary.model_validate(answer).located(raw)
+    except ValidationError:
+        raise client.foreign() from None

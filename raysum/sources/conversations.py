@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.sources.documents.origin import ORIGIN, Origin
 from raysum.sources.documents.read import parse_document
 from raysum.sources.folders import Contents
 from raysum.sources.record import LONGEST, TOO_LONG, Record, parse_json
@@ -33,7 +34,7 @@ def transcript(source: str, turns: Iterable[_Turn]) -> dict[str, Any]:
         places.append((length, place))
         lines.append(line)
         length += len(line) + 1
-    return {"source": source, "text": "\n".join(lines), "places": places, "is_extracted": True}
+    return {"source": source, "text": "\n".join(lines), ORIGIN: Origin(places, is_extracted=True)}
 
 
 def read_mailbox(path: Path) -> Iterator[Record]:
@@ -66,7 +67,8 @@ def _thread(box: Any, path: Path, id: str, messages: list[tuple[Any, Message]]) 
             place = ", ".join(filter(None, (sender[0] or sender[1], _time(message))))
             text = parse_document(box.get_bytes(key), "message.eml", f"{path}, message {key + 1}").text
             if text.strip():
-                documents.append({"source": place, "text": text, "places": [(0, place)], "is_extracted": True})
+                origin = Origin([(0, place)], is_extracted=True)
+                documents.append({"source": place, "text": text, ORIGIN: origin})
     except UserError as error:
         return Record(where, id, "a document is unreadable", str(error))
     return Record(where, {"id": id.strip("<>"), "title": title, "documents": documents})
@@ -155,5 +157,5 @@ def issue(raw: Mapping[str, Any]) -> dict[str, Any]:
         author = part.get("author") or part.get("user") or {}
         time = part.get("createdAt") or part.get("created_at") or ""
         place = ", ".join(filter(None, (author.get("login"), time[:10]))) or f"comment {len(documents)}"
-        documents += [{"source": place, "text": part["body"], "places": [(0, place)]}] if part["body"] else []
+        documents += [{"source": place, "text": part["body"], ORIGIN: Origin([(0, place)])}] if part["body"] else []
     return {"id": str(raw.get("url") or raw.get("number") or ""), "title": raw["title"], "documents": documents}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.sources.documents.origin import ORIGIN, Origin
 from raysum.sources.formats import FORMATS
 from raysum.sources.published import PUBLISHED, published_dataset, with_our_fields
 from raysum.sources.record import Record, Rejected, as_list, parse_json
@@ -128,7 +129,8 @@ class FieldMapping:
         parts = [part for part in parts if part] or [""]
         name = document.get(_SOURCE) if len(parts) > 1 else None
         sources = [{_SOURCE: f"{name}, part {number}"} if name else {} for number in range(1, len(parts) + 1)]
-        rest = {key: value for key, value in document.items() if key != "places"}  # positions in the whole text
+        rest = {key: value for key, value in document.items() if key != ORIGIN}  # it has positions in the whole text
+        rest |= {ORIGIN: Origin(is_extracted=True)} if Origin.of(document).is_extracted else {}
         return [rest | {"text": part} | source for part, source in zip(parts, sources, strict=True)]
 
     def apply(self, record: Record) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from urllib.parse import quote
 
 from raysum.errors import UserError
-from raysum.runtime.extras import needs
+from raysum.sources.documents.sandbox import DocumentFormat, limited
 from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected, bounded_lines, decode_utf8, table_records
 from raysum.sources.staging import local_content, opened, opened_text
 
@@ -27,6 +27,7 @@ _SAMPLE = 1 << 20  # characters that decide the delimiter and the quoting
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _INVALID = re.compile("[\0\udc80-\udcff]")  # NUL, and the results of surrogateescape for bytes that are not UTF-8
 _MAX_SHEET = 1 << 30  # bytes that a spreadsheet unpacks to
+_SHEET = DocumentFormat("a spreadsheet", (), "sheet:read_sheets", "python_calamine")
 _ROWS = 16  # rows of a columnar file read at a time, since each may have LONGEST bytes
 _UNREADABLE = (ValueError, OverflowError)  # text that is not UTF-8, a date that Python does not support
 
@@ -172,22 +173,15 @@ def read_sheet(path: Path, sheet: str = "") -> Iterator[Record]:
 
     Raises UserError if the file is damaged or too large, or has several sheets without a named one.
     """
-    calamine = needs("python_calamine", str(path))
     with opened(path) as file:
         content = file.read(LONGEST + 1)
     with suppress(zipfile.BadZipFile), zipfile.ZipFile(BytesIO(content)) as parts:
         if sum(part.file_size for part in parts.infolist()) > _MAX_SHEET or len(content) > LONGEST:
             raise UserError(f"{path} is too large for a spreadsheet; save it as CSV")
-    try:
-        book = calamine.CalamineWorkbook.from_filelike(BytesIO(content))
-        sheets = {name: book.get_sheet_by_name(name).to_python() for name in book.sheet_names}
-    except (calamine.CalamineError, OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a spreadsheet ({error}); save it again, or as CSV") from None
+    sheets = limited(_SHEET, content, str(path))
     name = _chosen(path, sheet, [name for name, rows in sheets.items() if len(rows) > 1], "xlsx")
-    header, *rows = sheets[name]
-    cells = ([cell if isinstance(cell, str) or cell is None else str(cell) for cell in row] for row in rows)
-    numbered = ((number, row) for number, row in enumerate(cells, 2) if any(row))
-    yield from table_records(path, [str(cell) for cell in header], numbered)
+    (_, header), *rows = sheets[name]
+    yield from table_records(path, header, rows)
 
 
 class SeveralTablesError(UserError):

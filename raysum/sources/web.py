@@ -7,6 +7,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
+from raysum.sources.documents.origin import ORIGIN, Origin
 from raysum.sources.documents.read import parse_document
 from raysum.sources.record import LONGEST, TOO_LONG, Record
 from raysum.sources.staging import local_content, opened
@@ -39,7 +40,7 @@ def read_feed(path: Path) -> Iterator[Record]:
             {
                 "source": title or f"entry {len(documents) + 1}",
                 "text": f"{title}\n\n{text}".strip(),
-                "is_extracted": True,
+                ORIGIN: Origin(is_extracted=True),
             }
         )
     title = child(next(tree.iter("{*}channel"), tree), "title")
@@ -58,7 +59,7 @@ def read_warc(path: Path) -> Iterator[Record]:
             for record in iterator.ArchiveIterator(file):
                 url = record.rec_headers.get_header("WARC-Target-URI") or ""
                 if text := _page(record, url):
-                    documents.append({"source": url, "text": text, "is_extracted": True})
+                    documents.append({"source": url, "text": text, ORIGIN: Origin(is_extracted=True)})
                     size += len(text)
                 if size > LONGEST:
                     yield Record(str(path), path.name, f"{TOO_LONG}; write a file for each cluster")

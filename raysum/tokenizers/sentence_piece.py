@@ -1,17 +1,16 @@
 """SentencePiece vocabularies: train, encode so that user text never gives special ids, and decode."""
 
-import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 
 import sentencepiece
 
 from raysum.errors import UserError
-from raysum.runtime.processes import interruptible
 from raysum.text.cleaning import Normalization
+from raysum.tokenizers.sentence_piece_training import TrainingError, train_model
 from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 from raysum.tokenizers.tokenizer import Tokenizer
 
@@ -23,6 +22,17 @@ _CAPITAL_SHARE, _COMMON_PIECES = 0.01, 100  # of the pieces; ids
 # a model needs to copy it.
 _EDGE = re.compile(r"(?<=\d)(?=[^\w\s])|(?<=[^\w\s])(?=\d)")
 _EDGE_MARK = "\u241f"
+_TRAINING = {
+    "pretokenization_delimiter": _EDGE_MARK,
+    "hard_vocab_limit": False,
+    "model_type": "bpe",  # unigram omits pieces that one character always follows, as in formulaic text
+    "normalization_rule_name": "nmt_nfkc",
+    "byte_fallback": False,
+    "character_coverage": 0.9995,  # the trainer's default: rare characters become <unk>
+    "pad_id": -1,
+    "control_symbols": SPECIAL_PIECES[_CONTROL:],  # control: no text ever encodes to them
+    "minloglevel": 2,
+}
 _CAUSES = {  # by a part of the trainer's message
     "sentences_.empty()": "the training split has no text; --split train adds any file to it",
     "required_chars_": "the text has more different characters than that: increase the number of pieces",
@@ -66,31 +76,15 @@ class Vocabulary(Tokenizer):
         It has fewer pieces (see ``len``) if ``texts`` do not contain more. It is also written to the file ``out``.
         Raises UserError if there is no text, or if there are more different characters than pieces.
         """
-        buffer = io.BytesIO()
         try:
-            train = partial(
-                sentencepiece.SentencePieceTrainer.train,
-                sentence_iterator=(_EDGE.sub(_EDGE_MARK, text) for text in texts),
-                pretokenization_delimiter=_EDGE_MARK,
-                model_writer=buffer,
-                vocab_size=size,
-                hard_vocab_limit=False,
-                model_type="bpe",  # unigram omits pieces that one character always follows, as in formulaic text
-                normalization_rule_name="nmt_nfkc",
-                byte_fallback=False,
-                character_coverage=0.9995,  # the trainer's default: rare characters become <unk>
-                pad_id=-1,
-                control_symbols=list(SPECIAL_PIECES[_CONTROL:]),  # control: no text ever encodes to them
-                minloglevel=2,
-            )
-            interruptible(train)
-        except RuntimeError as error:
+            model = train_model((_EDGE.sub(_EDGE_MARK, text) for text in texts), {**_TRAINING, "vocab_size": size})
+        except TrainingError as error:
             message = str(error)
             cause = next((cause for part, cause in _CAUSES.items() if part in message), message.splitlines()[0])
             raise UserError(f"cannot train a vocabulary of {size} pieces: {cause}") from None
         if out is not None:
-            Path(out).write_bytes(buffer.getvalue())
-        return cls(buffer.getvalue())
+            Path(out).write_bytes(model)
+        return cls(model)
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()

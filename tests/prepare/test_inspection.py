@@ -196,6 +196,21 @@ def test_the_report_is_printed_for_a_dry_run_and_for_unreadable_sources(tmp_path
     assert "no such file or folder: nothing" in ended.err and "--out is missing" in ended.err
 
 
+@pytest.mark.parametrize("ids", [5, "five", [1, 2], [["a"]], [[1.5]], {"a": 1}, None, [None]])
+def test_ranked_rows_whose_ids_are_no_lists_are_rejected(tmp_path, ids):
+    (tmp_path / "rows.jsonl").write_text(rows(5, paragraph_ids=ids, target_ids=[1, 2]))
+    assert "ids are no lists of whole numbers" in dry_run(tmp_path / "rows.jsonl")["problem"]
+
+
+def test_an_out_that_links_to_nothing_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(rows(5, documents=[FLOOD], summary="A flood."))
+    (tmp_path / "data").symlink_to("nowhere")
+    assert run(monkeypatch, "prepare rows.jsonl --out data --vocab-size 60") == 2
+    told = capsys.readouterr().err
+    assert "data exists already; remove it" in told and told.count("\n") == 1 and (tmp_path / "data").is_symlink()
+
+
 def test_an_occupied_out_is_one_message_without_a_report(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text(ROWS["reviews.jsonl"])  # not readable as it is

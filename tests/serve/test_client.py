@@ -20,6 +20,7 @@ class Scripted(HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.script: list[int] = []
         self.asked, self.stream = 0, ""  # the body of a stream
+        self.refusal = ""  # the body of an answer with another status than 200
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -33,7 +34,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Retry-After", "0")
         self.end_headers()
         body = self.server.stream.encode() or body
-        self.wfile.write(body if status == 200 else json.dumps({"error": f"told {status}"}).encode())
+        refusal = self.server.refusal or json.dumps({"error": f"told {status}"})
+        self.wfile.write(body if status == 200 else refusal.encode())
 
     def log_message(self, *_: object) -> None:
         pass
@@ -129,6 +131,22 @@ def test_a_refused_stream_is_one_message(server: Scripted, client):
     server.script = [422]
     with pytest.raises(UserError, match="422: told 422"):
         [*client().stream("Florence", ["one"])]
+
+
+FOREIGN = ["<html>A page</html>", "[1]", "data: no\n\n", "event: error\ndata: [3]\n\n", "event: error\ndata: {}\n\n"]
+
+
+@pytest.mark.parametrize("body", FOREIGN)
+def test_another_web_server_is_one_message(server: Scripted, client, body: str):
+    server.stream = server.refusal = body
+    for status in (200, 404, 301):
+        for ask in ("summarize", "stream"):
+            server.script = [status]
+            with pytest.raises(UserError, match="does not answer as `raysum serve` does; check the address"):
+                [*getattr(client(), ask)("Florence", ["one"])]
+    server.script, server.refusal = [502] * 3, "<html>Bad gateway</html>"
+    with pytest.raises(UserError, match="answers 502$"):
+        client(retries=2).summarize("Florence", ["one"])
 
 
 def test_requests_of_one_async_client_wait_side_by_side(server: Scripted):

@@ -2,7 +2,9 @@
 
 import json
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,27 @@ def test_a_server_that_does_not_answer_is_one_message(tmp_path, printed):
     (tmp_path / "text.txt").write_text(TEXTS[0])
     code, lines, said = printed(str(tmp_path / "text.txt"), "--server", "http://127.0.0.1:9")
     assert (code, lines) == (2, []) and said.startswith("raysum: nothing answers at http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_another_web_server_is_asked_once(tmp_path, printed, status):
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b'{"summary": 5}')
+
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"documents": [text]}) + "\n" for text in TEXTS[:2]) * 20)
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        code, lines, said = printed(str(tmp_path / "rows.jsonl"), "--server", address)
+        server.shutdown()
+    assert (code, lines) == (2, []) and f"raysum: {address} does not answer as `raysum serve` does" in said
+    assert len(asked) < 20
 
 
 def test_a_server_has_its_own_checkpoint(tmp_path, printed):

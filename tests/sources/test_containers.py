@@ -16,6 +16,7 @@ from helpers.lisbon import read_records
 from helpers.pdf import LONG
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
+from raysum.sources.documents.origin import Origin
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
 
@@ -77,6 +78,29 @@ def test_a_sheet_of_a_spreadsheet(tmp_path):
             read(tmp_path / name)
 
 
+def test_a_sheet_with_one_far_cell_ends_no_process(tmp_path, capfd):
+    rows = [["documents", "summary"], ["One.", "Two."]]
+    content = io.BytesIO()
+    book = xlsxwriter.Workbook(content)
+    sheet = book.add_worksheet("Data")
+    for number, row in enumerate(rows):
+        sheet.write_row(number + 2, 1, row)
+    sheet.write_string(1 << 17, 9, "Far.")
+    book.close()
+    (tmp_path / "a.xlsx").write_bytes(content.getvalue())
+    first, far = read(tmp_path / "a.xlsx")
+    assert first.raw == {"documents": ["One."], "summary": "Two.", "": ""} and first.where.endswith("a.xlsx:4")
+    assert far.raw[""] == "Far." and far.where.endswith(f":{(1 << 17) + 1}")
+    for corner in ((1 << 20) - 1, (1 << 14) - 1), ((1 << 19), 5000):
+        book = xlsxwriter.Workbook(tmp_path / "far.xlsx")
+        book.add_worksheet("Data").write_row(0, 0, rows[0])
+        book.get_worksheet_by_name("Data").write_string(*corner, "Far.")
+        book.close()
+        with pytest.raises(UserError, match="far.xlsx cannot be read as a spreadsheet within"):
+            read(tmp_path / "far.xlsx")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_the_threads_of_a_mailbox(tmp_path):
     box = mailbox.mbox(tmp_path / "a.mbox")
     mails = [
@@ -129,7 +153,8 @@ def test_a_slack_export(tmp_path):
     (record,) = read(tmp_path / "export.zip")
     (document,) = record.raw["documents"]
     assert (record.id, document["text"]) == ("general", "Ann Lee: See @Ann Lee & this\nbot: Done.")
-    assert document["places"] == [(0, "Ann Lee, 2024-05-03 10:00"), (29, "bot, 2024-05-03 10:01")]
+    places = [(0, "Ann Lee, 2024-05-03 10:00"), (29, "bot, 2024-05-03 10:01")]
+    assert Origin.of(document).places == places
 
 
 def test_a_discord_channel_and_a_github_issue(tmp_path):

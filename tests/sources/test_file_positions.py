@@ -11,6 +11,7 @@ import pytest
 
 import raysum
 from raysum.sources.documents.file_positions import file_span
+from raysum.sources.documents.origin import Origin
 from raysum.sources.documents.read import parse_document, raw_document
 
 FIRST = "The ferry of Arden was closed in 1921 after a storm that had lasted for two days and nights."
@@ -123,7 +124,7 @@ def test_random_documents_are_found_within_the_time_of_reading():
     start = 0
     for line in lines[:200]:
         start = document["text"].index(line, start)
-        span = file_span(document["pieces"], start, start + len(line), line)
+        span = file_span(Origin.of(document).pieces, start, start + len(line), line)
         assert letters(content[slice(*span)]) == letters(line)
         assert content.count("\n\n", 0, span[0]) == document["text"].count("\n\n", 0, start)
         start += len(line)

@@ -46,6 +46,14 @@ ISSUE = {"title": "Ferry", "body": "", "author": {"login": "ann"}, "comments": [
     {"author": {"login": "bob"}, "body": FERRY, "createdAt": "2024-05-04T00:00:00Z"}]}  # fmt: skip
 SUBTITLES = f"WEBVTT\n\n00:01.000 --> 00:03.000\n<v Ann>{LONG}\n\n01:05.000 --> 01:09.000\n<v Bob>{FERRY}\n"
 MAILBOX = f"From x\nFrom: Ann <a@b.org>\nSubject: Ferry\nDate: Fri, 3 May 2024 10:00:00 +0200\n\n{FERRY}\n"
+
+
+def own(origin: object) -> str:
+    """A row whose document has fields of the user that have the names of our own."""
+    fields = {name: origin for name in ("origin", "places", "pieces", "is_extracted")}
+    return json.dumps({"documents": [{"source": "own", "text": f"{LONG}\n\n{FERRY}", **fields}]})
+
+
 KINDS = [  # a file, the name in the citation, and whether its characters are those of an extracted text
     ("a.txt", f"{LONG}\r\n\r\n{FERRY}", "a.txt", False),
     ("rows.jsonl", json.dumps({"title": "Ferry", "documents": [f"{LONG}\n\n{FERRY}"]}), "document 1", False),
@@ -59,6 +67,7 @@ KINDS = [  # a file, the name in the citation, and whether its characters are th
     ("a.mbox", MAILBOX, "Ann, 2024-05-03 10:00", True),
     ("meeting.jsonl", json.dumps(MEETING), "meeting, Bob", True),
     ("issue.json", json.dumps([ISSUE]), "bob, 2024-05-04", False),
+    *(("own.jsonl", own(origin), "own", False) for origin in (5, "x", [[[0, "x"]], [], True], {"places": [[0, "x"]]})),
 ]
 
 

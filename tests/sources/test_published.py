@@ -16,6 +16,7 @@ from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import RowBuilder, prepare_example
+from raysum.sources.documents.origin import Origin
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
 from raysum.sources.pairing import unpaired
@@ -109,7 +110,7 @@ def test_a_meeting_of_qmsum_is_a_cluster_for_each_query(tmp_path):
         ("train", "train.jsonl:1:2", "Who?", [text], ["Bob."]),
     ]
     (first, _) = read_records([tmp_path])
-    assert first.raw["documents"][0]["places"] == [(0, "Ann"), (18, "Bob")]
+    assert Origin.of(first.raw["documents"][0]).places == [(0, "Ann"), (18, "Bob")]
 
 
 def test_multi_news_as_pairs_of_files(tmp_path):

@@ -6,12 +6,15 @@ import json
 import pickle
 import random
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 import sentencepiece
 
+from helpers.processes import Command
 from helpers.special_ids import BOS, EOS, PAD, PARAGRAPH_END, SENTENCE_END, TITLE_END
 from raysum.errors import UserError
 from raysum.prepare.sampling import TextSample
@@ -114,6 +117,33 @@ def test_a_number_has_the_same_pieces_before_a_sign_and_before_a_space():
         assert before[: len(alone)] == alone and vocabulary.decode(before) == f"in {year}."
     pieces = [vocabulary.decode([number]) for number in range(9, len(vocabulary))]
     assert not [piece for piece in pieces if re.search(r"\d[^\w ]|[^\w ]\d", piece)]
+
+
+INTERRUPTED = """
+import os, random, signal
+from raysum.tokenizers.sentence_piece import Vocabulary
+
+def texts():
+    draw = random.Random(1)
+    for number in range(100_000):
+        if number == {number}:
+            os.kill(os.getpid(), signal.SIGINT)
+        yield " ".join("".join(draw.choices("abcdefghijklmno", k=9)) for _ in range(5))
+
+Vocabulary.train(texts(), 20_000)
+"""
+
+
+@pytest.mark.parametrize("number", [1000, None])
+def test_an_interrupt_while_a_vocabulary_trains_ends_all_its_processes(number):
+    program = INTERRUPTED.format(number=number)
+    command = Command("-c", program, python=True, stderr=subprocess.PIPE, text=True)
+    if number is None:
+        command.wait_until(lambda: len(command.living()) == 2)
+        command.process.send_signal(signal.SIGINT)
+    _, told = command.process.communicate(timeout=60)
+    assert command.process.returncode == -signal.SIGINT and told.rstrip().endswith("KeyboardInterrupt")
+    command.wait_until_none_lives()
 
 
 def test_errors_of_the_user(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.sources.documents.origin import ORIGIN, Origin
 from raysum.sources.documents.sandbox import DocumentFormat, read_limited
 from raysum.sources.documents.text import DocumentText, decode_text
 from raysum.sources.documents.unsupported import identify
@@ -85,7 +86,5 @@ def _detect(content: bytes, name: str) -> DocumentFormat:
 
 def raw_document(document: DocumentText, source: str) -> dict[str, Any]:
     """Return the entry of a document in a raw cluster."""
-    raw: dict[str, Any] = {"source": source, "text": document.text}
-    raw |= {"is_extracted": True} if document.is_extracted else {}
-    raw |= {"pieces": [*map(list, document.pieces)]} if document.pieces else {}
-    return raw | ({"places": [*map(list, document.sections)]} if document.sections else {})
+    origin = Origin(document.sections, document.pieces, document.is_extracted)
+    return {"source": source, "text": document.text} | ({ORIGIN: origin} if any(origin) else {})

@@ -22,22 +22,23 @@ from pkgutil import resolve_name
 from typing import Any
 
 from raysum.errors import UserError
+from raysum.runtime.processes import child_command
 from raysum.sources.documents.file_positions import Piece
 from raysum.sources.documents.text import DocumentText
 
 _MEMORY, _MEMORY_PER_BYTE = 150 << 20, 50  # additional bytes for the child, plus a multiple of the file size
 _SECONDS, _SECONDS_PER_MIB = 1, 15  # of CPU time, rounded up to the next second
 _MAX_GROWTH = 100 << 20  # bytes; a child that has grown more is replaced
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main()"
 
 
 @dataclass(frozen=True)
 class DocumentFormat:
     """A kind of document, called ``title`` in messages.
 
-    ``reader`` is the function, in a module beside this one, that returns the DocumentText of bytes and a name. It runs
-    in a child process with limits and may raise any error. ``library``, if installed, is loaded before the limits
-    apply. Files with other suffixes are recognized by ``signatures``, their first bytes in lower case.
+    ``reader`` is the function, in a module beside this one, that returns the DocumentText of bytes and a name, or the
+    rows of a table. It runs in a child process with limits and may raise any error. ``library``, if installed, is
+    loaded before the limits apply. Files with other suffixes are recognized by ``signatures``, their first bytes in
+    lower case.
     """
 
     title: str
@@ -49,6 +50,13 @@ class DocumentFormat:
 
 def read_limited(form: DocumentFormat, content: bytes, name: str) -> DocumentText:
     """Return the text of the document ``name``. Raises UserError if it is damaged, or if reading it exceeds a limit."""
+    found = limited(form, content, name)
+    sections = [(start, section) for start, section in found["sections"]]
+    return DocumentText(found["text"], found["title"], sections, pieces=[Piece(*piece) for piece in found["pieces"]])
+
+
+def limited(form: DocumentFormat, content: bytes, name: str) -> Any:
+    """Return what the reader of ``form`` makes of the file ``name``, as JSON. Raises UserError as read_limited."""
     reply = _child_of(os.getpid()).ask({**asdict(form), "name": name, "size": len(content)}, content)
     if reply is None:
         raise UserError(
@@ -57,9 +65,7 @@ def read_limited(form: DocumentFormat, content: bytes, name: str) -> DocumentTex
         )
     if "error" in reply:
         raise UserError(reply["error"])
-    sections = [(start, section) for start, section in reply["sections"]]
-    pieces = [Piece(*piece) for piece in reply["pieces"]]
-    return DocumentText(reply["text"], reply["title"], sections, pieces=pieces)
+    return reply["found"]
 
 
 def _memory(size: int) -> int:
@@ -113,9 +119,8 @@ def end() -> None:
 
 
 def _start() -> "subprocess.Popen[bytes]":
-    program = _PROGRAM.format(path=[folder or os.getcwd() for folder in sys.path], module=__name__)
     return subprocess.Popen(
-        [sys.executable, "-c", program],
+        child_command(__name__),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
@@ -136,12 +141,13 @@ def main() -> None:
 
 
 def _reply(request: dict[str, Any], content: bytes) -> dict[str, Any]:
-    read: Callable[[bytes, str], DocumentText] = resolve_name(f"{__package__}.{request['reader']}")
+    read: Callable[[bytes, str], Any] = resolve_name(f"{__package__}.{request['reader']}")
     with suppress(ImportError, ValueError):  # it is not installed, or the reader needs none
         import_module(request["library"])  # before the limits, so that its import does not count
     _limit(len(content))
     try:
-        return asdict(read(content, request["name"]))
+        found = read(content, request["name"])
+        return {"found": asdict(found) if isinstance(found, DocumentText) else found}
     except UserError as error:
         return {"error": str(error)}
     except MemoryError:
