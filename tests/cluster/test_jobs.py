@@ -126,7 +126,7 @@ TRAIN = ["workers=2", "steps=4", "batch_tokens=4000", "save_every=2", "validate_
 
 
 @pytest.mark.slow
-def test_submitted_jobs_prepare_train_tune_and_serve(head: Head, tmp_path: Path):
+def test_submitted_jobs_prepare_train_tune_evaluate_and_serve(head: Head, tmp_path: Path):
     data, run, search = tmp_path / "data", tmp_path / "run", tmp_path / "search"
     head.submit("prepare", "samples", "--out", str(data), "--vocab-size", "300", "--address", "auto")
     settings = [f"model.{setting}" for setting in MODEL] + [f"train.{setting}" for setting in TRAIN]
@@ -136,6 +136,9 @@ def test_submitted_jobs_prepare_train_tune_and_serve(head: Head, tmp_path: Path)
     (tmp_path / "beams.yaml").write_text(yaml.safe_dump(SPACE))
     head.submit("tune", f"{tmp_path}/beams.yaml", f"run={run}", f"data={data}", f"out={search}", "decode.max_length=8")
     assert json.loads((search / "best.json").read_text())["config"]["decode.num_beams"] in (1, 2)
+    head.submit("evaluate", str(run), "--data", str(data), "--split", "test", "--limit", "2", "--set", "max_length=8")
+    (table,) = run.glob("evaluation/*/test/table.json")
+    assert json.loads(table.read_text())["examples"] == 2
     port = str(free_port())
     name = head.submit("serve", str(run), "--port", port, "--address", "auto", "--set", "max_length=8", wait=False)
     reply = head.wait_for(name, f"http://127.0.0.1:{port}/v1/summarize", json={"documents": ["One. Two.", "Three."]})
