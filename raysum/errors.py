@@ -3,6 +3,7 @@
 import re
 
 _LONGEST = 400  # characters of a word in a message; a path may have many
+_HEAD, _TAIL = 1000, 300  # characters of a line that remain; the fix is at its end
 _JOINED = re.compile(r"\b(s3a?|gs|gcs|hf|hdfs|abfss?|memory):/(?!/)")  # URLs as pathlib joins them
 # USER@ or USER:PASSWORD@ after the protocol of a URL. A password may hold a slash, and a port is a number.
 _USER = re.compile(r"(?i)([a-z][a-z0-9+.-]{1,20}:/{1,2})(?:[^/\s\[:@]*:(?!\d*(?:[/\s,;?#\])]|$))\S*@|[^/\s]*@)")
@@ -13,13 +14,14 @@ _PASSWORD = re.compile(r"(?i)([a-z][a-z0-9+.-]{1,20}):/{1,2}[^/\s\[:@]*:(?!\d*(?
 class UserError(ValueError):
     """A mistake in a config, a file, a dataset, a run folder or a port.
 
-    The message names the subject and the fix; very long words are truncated. The command line prints it without a
+    The message names the subject and the fix; very long words and lines are truncated. The command line prints it without a
     traceback, and exits with code 2.
     """
 
     def __init__(self, message: str):
         message = spelled(_JOINED.sub(r"\1://", without_users(message)))
-        super().__init__(re.sub(rf"(\S{{{_LONGEST}}})\S+", r"\1...", message))
+        message = re.sub(rf"(\S{{{_LONGEST}}})\S+", r"\1...", message)
+        super().__init__(re.sub(rf"(.{{{_HEAD}}}).+(.{{{_TAIL}}})", r"\1 ... \2", message))
 
 
 def spelled(text: str) -> str:

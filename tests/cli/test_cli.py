@@ -14,6 +14,7 @@ import pytest
 
 from helpers.small_datasets import write_dataset
 from raysum.cli.app import app, main
+from raysum.errors import UserError
 
 
 def raysum(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -145,6 +146,12 @@ def test_mistakes_are_one_message_with_a_way_out_and_exit_2(folder, tmp_path, mo
     assert "Traceback" not in told.err and told.out == ""
     assert words in told.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("long", ["word " * 40_000, "w" * 200_000, "w\n" * 5])
+def test_a_long_title_or_id_is_shortened_before_the_remedy(long):
+    message = str(UserError(f"the cluster {long} has no text; leave it out"))
+    assert len(message) < 1500 and message.startswith("the cluster w") and message.endswith("no text; leave it out")
 
 
 def test_summarize_reads_standard_input_if_no_file_is_named():
