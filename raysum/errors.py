@@ -14,8 +14,8 @@ _PASSWORD = re.compile(r"(?i)([a-z][a-z0-9+.-]{1,20}):/{1,2}[^/\s\[:@]*:(?!\d*(?
 class UserError(ValueError):
     """A mistake in a config, a file, a dataset, a run folder or a port.
 
-    The message names the subject and the fix; very long words and lines are truncated. The command line prints it without a
-    traceback, and exits with code 2.
+    The message names the subject and the fix; very long words and lines are truncated. The command line prints it
+    without a traceback, and exits with code 2.
     """
 
     def __init__(self, message: str):
