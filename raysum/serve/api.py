@@ -15,11 +15,10 @@ import raysum
 from raysum.errors import UserError
 from raysum.serve.access import Callers, Charged, KeyRequired
 from raysum.serve.config import Limits
+from raysum.serve.dialect_routes import REQUESTS, add_dialects
 from raysum.serve.events import Event, Service, encoded
 from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
-from raysum.serve.openai import add_openai
-from raysum.serve.openai_requests import REQUESTS
 from raysum.serve.openapi import add_examples
 from raysum.serve.request_log import request_log
 from raysum.serve.schema import Document, Health, Problem, Strict, SummarizeRequest, SummaryAnswer, unknown
@@ -108,7 +107,7 @@ def build_api(
         events = await accepted(_with_texts(service.stream(cluster, settings), texts))
         return StreamingResponse(encoded(events), media_type="text/event-stream", headers=NO_STORE)
 
-    add_openai(api, service, [health.run or str(health.system)], limits, _PROBLEMS)
+    add_dialects(api, service, [health.run or str(health.system)], limits, _PROBLEMS)
 
     @api.get("/healthz", response_model_exclude_none=True)
     async def show_health() -> Health:

@@ -14,11 +14,16 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from raysum.serve.anthropic_answers import anthropic_error
 from raysum.serve.config import Limits
-from raysum.serve.dialects import openai_error
+from raysum.serve.openai_answers import openai_error
 
 RETRY_AFTER = 2  # seconds until a refused client should retry: about one batch of decoding on a CPU
-OPENAI_ROUTES = ("/v1/chat/completions", "/v1/responses")
+ERROR_FORMS = {
+    "/v1/chat/completions": openai_error,
+    "/v1/responses": openai_error,
+    "/v1/messages": anthropic_error,
+}  # of routes in the formats of other services
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _HEADERS = 1 << 16  # bytes of header names and values
 _TIMEOUT = 30.0  # seconds between two parts of a body
@@ -222,10 +227,11 @@ class _Problem(JSONResponse):
     """A message in the form of the route that answers it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("path", "").endswith(OPENAI_ROUTES):
+        path = scope.get("path", "")
+        if form := next((form for route, form in ERROR_FORMS.items() if path.endswith(route)), None):
             message = from_json(bytes(self.body))["error"]
             headers = {name: value for name, value in self.headers.items() if not name.startswith("content-")}
-            answer = JSONResponse(openai_error(self.status_code, message), self.status_code, headers)
+            answer = JSONResponse(form(self.status_code, message), self.status_code, headers)
             await answer(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)

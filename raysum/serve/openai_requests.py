@@ -1,30 +1,14 @@
 """Requests in OpenAI's formats, and the clusters and settings that they ask for."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, model_validator
+from pydantic import BeforeValidator, FailFast, Field, model_validator
 
 from raysum.serve.events import MAX_TOKENS
+from raysum.serve.message_parts import IGNORED, cluster_of, only
 from raysum.serve.schema import Options, Strict
 from raysum.serve.uploads import uploaded
-
-_TITLE = re.compile(r"^[ \t]*title:[ \t]*(\S[^\r\n]{0,999})", re.IGNORECASE)
-_TITLE_LINE = re.compile(_TITLE.pattern, re.IGNORECASE | re.MULTILINE)
-_IGNORED = "accepted without effect"
-
-
-def _only(*values: Any) -> AfterValidator:
-    """Return the validator of a field that is accepted at ``values`` and null, which do not change a summary."""
-
-    def check(value: Any) -> Any:
-        if value is None or value in values:
-            return value
-        accepted = " or ".join(map(str, values))
-        raise ValueError(f"is not supported{f' other than {accepted}' if accepted else ''}; leave it out")
-
-    return AfterValidator(check)
 
 
 class File(Strict):
@@ -72,7 +56,7 @@ class Message(Strict):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: _Parts = []
-    name: str | None = Field(None, description=_IGNORED)
+    name: str | None = Field(None, description=IGNORED)
 
     @model_validator(mode="before")
     @classmethod
@@ -101,39 +85,30 @@ class OpenAIRequest(Strict):
     title: str | None = Field(None, max_length=1000, description="as of /v1/summarize")
     options: Options = Field(default_factory=Options, description="decoding settings, as of /v1/summarize")
 
-    temperature: Annotated[Any, _only(0, 1)] = Field(None, description="0 or 1: the search does not sample")
-    top_p: Annotated[Any, _only(1)] = None
-    top_logprobs: Annotated[Any, _only(0)] = None
-    tools: Annotated[Any, _only([])] = None
-    tool_choice: Annotated[Any, _only("none", "auto")] = None
+    temperature: Annotated[Any, only(0, 1)] = Field(None, description="0 or 1: the search does not sample")
+    top_p: Annotated[Any, only(1)] = None
+    top_logprobs: Annotated[Any, only(0)] = None
+    tools: Annotated[Any, only([])] = None
+    tool_choice: Annotated[Any, only("none", "auto")] = None
 
-    user: Any = Field(None, description=_IGNORED)
-    store: Any = Field(None, description=_IGNORED)
+    user: Any = Field(None, description=IGNORED)
+    store: Any = Field(None, description=IGNORED)
     metadata: dict[str, str] | None = Field(None, description="repeated in the answer of /v1/responses")
-    service_tier: Any = Field(None, description=_IGNORED)
-    parallel_tool_calls: Any = Field(None, description=_IGNORED)
-    prompt_cache_key: Any = Field(None, description=_IGNORED)
-    prompt_cache_retention: Any = Field(None, description=_IGNORED)
-    safety_identifier: Any = Field(None, description=_IGNORED)
+    service_tier: Any = Field(None, description=IGNORED)
+    parallel_tool_calls: Any = Field(None, description=IGNORED)
+    prompt_cache_key: Any = Field(None, description=IGNORED)
+    prompt_cache_retention: Any = Field(None, description=IGNORED)
+    safety_identifier: Any = Field(None, description=IGNORED)
 
     def cluster(self) -> dict[str, Any]:
         """Return the cluster of all user messages. Raises UserError if a file is unreadable.
 
-        The title is ``title``, or a line "Title: ..." of a system message, or the first line of the first text. There,
-        spaces replace it, so that the positions of quotes count in the text as it was sent.
+        The title may be in a system message.
         """
-        messages, title = self._messages(), self.title
+        messages = self._messages()
         parts = [part for message in messages if message.role == "user" for part in message.content]
-        documents = [*map(_document, parts)]
-        if title is None:
-            above = [part.text for message in messages if message.role != "user" for part in message.content]
-            lines = [found[1] for text in above if text and (found := _TITLE_LINE.search(text))]
-            first = documents[0] if documents else None
-            if lines:
-                title = lines[0]
-            elif isinstance(first, str) and (line := _TITLE.match(first)):
-                title, documents[0] = line[1], " " * line.end() + first[line.end() :]
-        return {"title": (title or "").strip(), "documents": documents}
+        above = [part.text for message in messages if message.role != "user" for part in message.content]
+        return cluster_of(self.title, above, [*map(_document, parts)])
 
     def settings(self) -> dict[str, Any]:
         """Return the decoding settings. ``max_tokens`` is an upper limit: it can lower ``max_length`` only."""
@@ -149,7 +124,7 @@ class OpenAIRequest(Strict):
 
 class StreamOptions(Strict):
     include_usage: bool = Field(False, description="send the usage before the end of the stream")
-    include_obfuscation: Any = Field(None, description=_IGNORED)
+    include_obfuscation: Any = Field(None, description=IGNORED)
 
 
 class ChatRequest(OpenAIRequest):
@@ -161,16 +136,16 @@ class ChatRequest(OpenAIRequest):
     max_completion_tokens: int | None = Field(None, ge=1, description="the same")
     stream_options: StreamOptions | None = None
 
-    frequency_penalty: Annotated[Any, _only(0)] = None
-    presence_penalty: Annotated[Any, _only(0)] = None
-    logit_bias: Annotated[Any, _only({})] = None
-    logprobs: Annotated[Any, _only(False)] = None
-    stop: Annotated[Any, _only([])] = None
-    response_format: Annotated[Any, _only({"type": "text"})] = None
-    modalities: Annotated[Any, _only(["text"])] = None
-    seed: Any = Field(None, description=_IGNORED)
-    reasoning_effort: Any = Field(None, description=_IGNORED)
-    verbosity: Any = Field(None, description=_IGNORED)
+    frequency_penalty: Annotated[Any, only(0)] = None
+    presence_penalty: Annotated[Any, only(0)] = None
+    logit_bias: Annotated[Any, only({})] = None
+    logprobs: Annotated[Any, only(False)] = None
+    stop: Annotated[Any, only([])] = None
+    response_format: Annotated[Any, only({"type": "text"})] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    seed: Any = Field(None, description=IGNORED)
+    reasoning_effort: Any = Field(None, description=IGNORED)
+    verbosity: Any = Field(None, description=IGNORED)
 
     @model_validator(mode="after")
     def _one_streamed(self) -> "ChatRequest":
@@ -195,16 +170,16 @@ class ResponsesRequest(OpenAIRequest):
     instructions: str | None = Field(None, description="may have the line 'Title: ...'")
     max_output_tokens: int | None = Field(None, ge=1, description="upper limit of the length; never raises max_length")
 
-    text: Annotated[Any, _only({}, {"format": {"type": "text"}})] = None
-    background: Annotated[Any, _only(False)] = None
-    previous_response_id: Annotated[Any, _only()] = None
-    conversation: Annotated[Any, _only()] = None
-    prompt: Annotated[Any, _only()] = None
-    include: Any = Field(None, description=_IGNORED)
-    reasoning: Any = Field(None, description=_IGNORED)
-    truncation: Any = Field(None, description=_IGNORED)
-    stream_options: Any = Field(None, description=_IGNORED)
-    max_tool_calls: Any = Field(None, description=_IGNORED)
+    text: Annotated[Any, only({}, {"format": {"type": "text"}})] = None
+    background: Annotated[Any, only(False)] = None
+    previous_response_id: Annotated[Any, only()] = None
+    conversation: Annotated[Any, only()] = None
+    prompt: Annotated[Any, only()] = None
+    include: Any = Field(None, description=IGNORED)
+    reasoning: Any = Field(None, description=IGNORED)
+    truncation: Any = Field(None, description=IGNORED)
+    stream_options: Any = Field(None, description=IGNORED)
+    max_tool_calls: Any = Field(None, description=IGNORED)
 
     def _messages(self) -> Sequence[Message]:
         if not self.instructions:
@@ -213,9 +188,6 @@ class ResponsesRequest(OpenAIRequest):
 
     def _limits(self) -> Iterator[int | None]:
         yield self.max_output_tokens
-
-
-REQUESTS: dict[str, type[OpenAIRequest]] = {"/v1/chat/completions": ChatRequest, "/v1/responses": ResponsesRequest}
 
 
 def _document(part: MessagePart) -> str | dict[str, Any]:

@@ -7,8 +7,9 @@ from fastapi import FastAPI
 
 from raysum.decode.summary import Citation, Sentence
 from raysum.serve.access import OPEN
-from raysum.serve.dialects import ChatCompletion, ModelResponse, openai_error
-from raysum.serve.guard import OPENAI_ROUTES
+from raysum.serve.anthropic_answers import MessageAnswer
+from raysum.serve.guard import ERROR_FORMS
+from raysum.serve.openai_answers import ChatCompletion, ModelResponse
 from raysum.serve.schema import ModelCard, ModelEntry, ModelList, SummaryAnswer
 
 _REQUEST = {
@@ -31,6 +32,19 @@ _REQUESTS = {
     "/v1/responses": {
         "model": "pht",
         "input": [{"role": "user", "content": [{"type": "input_text", "text": text} for text in _TEXTS]}],
+    },
+    "/v1/messages": {
+        "model": "pht",
+        "max_tokens": 1000,
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
+                    for text in _TEXTS
+                ],
+            }
+        ],
     },
 }
 _ERRORS = {
@@ -86,8 +100,8 @@ def _complete(spec: dict[str, Any], has_keys: bool) -> None:
                     del operation["responses"][status]
                 elif status in _ERRORS:
                     message = _ERRORS[status]
-                    is_openai = path.endswith(OPENAI_ROUTES)
-                    error = openai_error(int(status), message) if is_openai else {"error": message}
+                    form = ERROR_FORMS.get(path)
+                    error = form(int(status), message) if form else {"error": message}
                     content["application/json"]["example"] = error
             for kind, example in _answers().get(path, {}).items():
                 operation["responses"]["200"]["content"][kind]["example"] = example
@@ -107,6 +121,7 @@ def _answers() -> dict[str, dict[str, Any]]:
         "/v1/summarize/stream": {"text/event-stream": _stream(summary)},
         "/v1/chat/completions": {"application/json": ChatCompletion("pht").whole(summary)},
         "/v1/responses": {"application/json": ModelResponse("pht").whole(summary)},
+        "/v1/messages": {"application/json": MessageAnswer("pht").whole(summary)},
         "/healthz": {"application/json": {"status": "ok", **model}},
         "/readyz": {"application/json": {"status": "ready"}},
         "/v1/model": {"application/json": card.model_dump(exclude_none=True)},

@@ -203,6 +203,18 @@ class OpenAIError(BaseModel):
     code: str | None
 
 
+class AnthropicError(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicProblem(BaseModel):
+    """An error as Anthropic's clients read it."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicError
+
+
 class OpenAIProblem(BaseModel):
     """An error as OpenAI's clients read it."""
 

@@ -1,4 +1,4 @@
-"""OpenAI's routes: the cluster of the messages is summarized, and the citations are annotations of the answer."""
+"""The routes of OpenAI and Anthropic: the documents of the messages are summarized, the answer has their citations."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterator
@@ -9,25 +9,35 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from raysum.serve.anthropic_answers import MessageAnswer
+from raysum.serve.anthropic_requests import MessagesRequest
 from raysum.serve.config import Limits
-from raysum.serve.dialects import ChatCompletion, Dialect, ModelResponse, stable
+from raysum.serve.dialects import Dialect, stable
 from raysum.serve.events import Event, Service
 from raysum.serve.guard import check_documents, refused
+from raysum.serve.openai_answers import ChatCompletion, ModelResponse
 from raysum.serve.openai_requests import ChatRequest, OpenAIRequest, ResponsesRequest
-from raysum.serve.schema import OpenAIProblem
+from raysum.serve.schema import AnthropicProblem, OpenAIProblem, Strict
 from raysum.serve.streams import NO_STORE, accepted
 
+REQUESTS: dict[str, type[Strict]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/responses": ResponsesRequest,
+    "/v1/messages": MessagesRequest,
+}
 
-def add_openai(
+
+def add_dialects(
     api: FastAPI, service: Service, served: Collection[str], limits: Limits, problems: dict[int | str, Any]
 ) -> None:
-    """Add the routes ``/v1/chat/completions`` and ``/v1/responses`` of ``service``, for the models ``served``.
+    """Add the routes of ``REQUESTS`` of ``service``, for the models ``served``.
 
-    ``problems`` describe the answers with errors by status; here they have OpenAI's form.
+    ``problems`` describe the answers with errors by status; here they have the forms of these services.
     """
-    problems = {status: answer | {"model": OpenAIProblem} for status, answer in problems.items()}
+    of_openai = {status: answer | {"model": OpenAIProblem} for status, answer in problems.items()}
+    of_anthropic = {status: answer | {"model": AnthropicProblem} for status, answer in problems.items()}
 
-    async def answer(request: OpenAIRequest, dialect: Dialect) -> Response:
+    async def answer(request: OpenAIRequest | MessagesRequest, dialect: Dialect) -> Response:
         if request.model not in served:
             raise HTTPException(404, f"model {request.model!r} is not served here; use {' or '.join(served)}")
         cluster = await asyncio.to_thread(request.cluster)
@@ -43,7 +53,7 @@ def add_openai(
             raise refused(last["data"])
         return JSONResponse(dialect.whole(last["data"]))
 
-    @api.post("/v1/chat/completions", responses=problems)
+    @api.post("/v1/chat/completions", responses=of_openai)
     async def chat(request: ChatRequest) -> Response:
         """Summarize the texts and files of the user messages, as OpenAI's chat completions, plain or streamed.
 
@@ -52,7 +62,7 @@ def add_openai(
         with_usage = request.stream_options is not None and request.stream_options.include_usage
         return await answer(request, ChatCompletion(request.model, request.n or 1, with_usage))
 
-    @api.post("/v1/responses", responses=problems)
+    @api.post("/v1/responses", responses=of_openai)
     async def respond(request: ResponsesRequest) -> Response:
         """Summarize the texts and files of the input, as OpenAI's responses, plain or streamed.
 
@@ -60,6 +70,14 @@ def add_openai(
         """
         echoed = request.model_dump(include={"instructions", "max_output_tokens", "metadata"}, exclude_none=True)
         return await answer(request, ModelResponse(request.model, **echoed))
+
+    @api.post("/v1/messages", responses=of_anthropic)
+    async def create_message(request: MessagesRequest) -> Response:
+        """Summarize the documents of the user messages, as Anthropic's messages, plain or streamed.
+
+        Each sentence is a block with its citations `char_location`. Texts are documents only if there are no others.
+        """
+        return await answer(request, MessageAnswer(request.model))
 
 
 _CHANGED = "the summary differs from the beginning that was sent; repeat the request without stream"
@@ -82,6 +100,6 @@ async def _streamed(dialect: Dialect, events: AsyncGenerator[Event, None]) -> As
             if event["event"] == "error":
                 parts = dialect.fail(values["error"], values["status"])
             elif is_result:
-                parts = dialect.end(values) if text == sent else dialect.fail(_CHANGED, 500)
+                parts = dialect.end(values) if text == sent or not dialect.sends_deltas else dialect.fail(_CHANGED, 500)
             for part in parts:
                 yield part

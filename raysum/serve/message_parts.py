@@ -1,0 +1,39 @@
+"""What requests in the formats of other services share: fields that may not change a summary, and the title."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import AfterValidator
+
+_TITLE = re.compile(r"^[ \t]*title:[ \t]*(\S[^\r\n]{0,999})", re.IGNORECASE)
+_TITLE_LINE = re.compile(_TITLE.pattern, re.IGNORECASE | re.MULTILINE)
+IGNORED = "accepted without effect"
+
+
+def only(*values: Any) -> AfterValidator:
+    """Return the validator of a field that is accepted at ``values`` and null, which do not change a summary."""
+
+    def check(value: Any) -> Any:
+        if value is None or value in values:
+            return value
+        accepted = " or ".join(map(str, values))
+        raise ValueError(f"is not supported{f' other than {accepted}' if accepted else ''}; leave it out")
+
+    return AfterValidator(check)
+
+
+def cluster_of(title: str | None, instructions: Iterable[str | None], documents: list[Any]) -> dict[str, Any]:
+    """Return the raw cluster of a request.
+
+    Without a ``title``, it is a line "Title: ..." of the ``instructions``, or the first line of the first document if
+    that is a text. There, spaces replace it, so that the positions of quotes count in the text as it was sent.
+    """
+    if title is None:
+        lines = [found[1] for text in instructions if text and (found := _TITLE_LINE.search(text))]
+        first = documents[0] if documents else None
+        if lines:
+            title = lines[0]
+        elif isinstance(first, str) and (line := _TITLE.match(first)):
+            title, documents = line[1], [" " * line.end() + first[line.end() :], *documents[1:]]
+    return {"title": (title or "").strip(), "documents": documents}
