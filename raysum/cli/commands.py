@@ -208,10 +208,13 @@ def summarize(
 
 @verb(app, panel=_USE)
 def serve(
-    run: Annotated[str, _argument("RUN|SEARCH|SYSTEM", "A run, the best run of a search, or lexrank, lead, mmr.")],
+    run: Annotated[
+        list[str],
+        _argument("[NAME=]RUN|SEARCH|SYSTEM...", "A run, the best run of a search, or lexrank, lead, mmr; or several."),
+    ],
     settings: ServeConfig,
 ) -> None:
-    """Serve the best checkpoint over HTTP until stopped."""
+    """Serve the best checkpoint over HTTP until stopped, or several models: a=RUN b=SEARCH c=lexrank."""
     raysum.serve(**settings.model_dump())
 
 

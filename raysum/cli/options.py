@@ -22,6 +22,8 @@ from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
 from raysum.config.loading import section_of
 from raysum.config.problems import nearest
 from raysum.errors import UserError
+from raysum.runtime.remote import is_url
+from raysum.systems import extractive_names
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Json = Annotated[bool, typer.Option("--json", help="Print the result as a JSON object in the last line of stdout.")]
@@ -29,6 +31,7 @@ _Pairs = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", he
 _Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decoding setting, such as beta=0.4.")
 ]
+_NAMED = "[NAME=]"  # begins the metavar of an argument whose items may have names that the user invents
 _WIDE = 100_000  # characters of a line in a pipe or file, which has no width limit
 _PAIR = re.compile(r"[A-Za-z_][\w.]*=")
 _DECODE = {*DecodeConfig.model_fields, *DECODE_ALIASES, *ExtractConfig.model_fields}
@@ -97,6 +100,7 @@ def _arguments(section: type[Section], own: list[Parameter], values: dict[str, A
 
     Raises UserError if a setting takes the position of an argument, or if a setting is wrong.
     """
+    known = {*section.model_fields, *section.ALIASES}
     arguments, pairs = {each.name: values[each.name] for each in own}, list(values.get("pairs") or [])
     for parameter in own:
         argument, value = parameter.annotation.__metadata__[0], values[parameter.name]
@@ -104,9 +108,10 @@ def _arguments(section: type[Section], own: list[Parameter], values: dict[str, A
             name = argument.metavar or parameter.name.upper()
             raise UserError(f"{name} is missing: {value} is a setting, and comes after it ({argument.help or name})")
         if isinstance(value, list):
-            arguments[parameter.name] = [item for item in value if not _is_pair(item)]
-            pairs += [item for item in value if _is_pair(item)]
-    known = {*section.model_fields, *section.ALIASES}
+            is_named = str(argument.metavar).startswith(_NAMED)
+            own_pairs = [item for item in value if _is_pair(item) and not (is_named and _is_name(item, known))]
+            values[parameter.name] = arguments[parameter.name] = [item for item in value if item not in own_pairs]
+            pairs += own_pairs
     if "decode" in known:
         pairs = [_with_prefix(pair, known) for pair in pairs]
     for pair in values.get("set_") or []:
@@ -145,6 +150,16 @@ def _with_prefix(pair: str, known: set[str]) -> str:
     if first not in known | _DECODE and (near := nearest(key, sorted(known | _DECODE))):
         raise UserError(f"unknown key {key!r} (on the command line); did you mean {near!r}?")
     return f"decode.{pair}" if first in _DECODE - known else pair
+
+
+def _is_name(pair: str, known: set[str]) -> bool:
+    """Return whether a pair is a name of the user with a run or system, and no setting, not even a misspelt one."""
+    key, _, value = pair.partition("=")
+    first = key.partition(".")[0]
+    if first in known | _DECODE:
+        return False
+    is_model = os.path.exists(value) or is_url(value) or value in extractive_names()
+    return is_model or not nearest(first, sorted(known | _DECODE))
 
 
 def _is_pair(item: str) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from html import escape
 from typing import Any
 
@@ -15,7 +15,7 @@ import raysum
 from raysum.errors import UserError
 from raysum.serve.access import Callers, Charged, KeyRequired
 from raysum.serve.config import Limits
-from raysum.serve.dialect_routes import REQUESTS, add_dialects
+from raysum.serve.dialect_routes import REQUESTS, add_dialects, chosen
 from raysum.serve.events import Event, Service, encoded
 from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
@@ -36,6 +36,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The body is not JSON, or nothing in the documents can be summarized"},
     401: {"model": Problem, "description": "The key is missing, unknown or revoked (servers with keys)"},
     403: {"model": Problem, "description": "The server accepts only requests from this machine"},
+    404: {"model": Problem, "description": "There is no such model"},
     408: {"model": Problem, "description": "The request was not received or answered in time"},
     413: {"model": Problem, "description": "The body or its content is too large"},
     422: {"model": Problem, "description": "A field is missing, unknown or of the wrong type"},
@@ -46,15 +47,20 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def build_api(
-    service: Service, health: Health, limits: Limits, local: bool, keys: str | None = None, log: str | None = None
+    models: Mapping[str, Service],
+    health: Health,
+    limits: Limits,
+    local: bool,
+    keys: str | None = None,
+    log: str | None = None,
 ) -> FastAPI:
-    """Return the web application.
+    """Return the web application of ``models`` by name, the default one first.
 
-    ``health`` describes the served run. With ``local``, only this machine may send requests. ``keys`` is the file of
+    ``health`` describes them. With ``local``, only this machine may send requests. ``keys`` is the file of
     keys that admit requests, ``log`` the file that lists them.
     """
     metrics = Metrics()
-    service = Charged(Counted(service, metrics))
+    models = {name: Charged(Counted(model, metrics)) for name, model in models.items()}
     api = FastAPI(
         title="raysum",
         version=raysum.__version__,
@@ -77,7 +83,7 @@ def build_api(
 
     async def asked(request: SummarizeRequest) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the cluster as `raysum prepare` reads it, and the decode settings of a request."""
-        cluster = request.model_dump(exclude={"options"}, exclude_none=True)
+        cluster = request.model_dump(exclude={"options", "model"}, exclude_none=True)
         if any(map(_is_file, request.documents)):
             cluster["documents"] = await asyncio.to_thread(with_uploads, cluster["documents"])
             check_documents(cluster["documents"], limits)
@@ -86,7 +92,8 @@ def build_api(
     @api.post("/v1/summarize", responses={200: {"model": SummaryAnswer}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
         """Summarize a cluster of documents. Each sentence cites the paragraphs that support it."""
-        return JSONResponse(await service.summarize(*await asked(request)))
+        model = chosen(models, request.model)
+        return JSONResponse(await model.summarize(*await asked(request)))
 
     @api.post(
         "/v1/summarize/stream",
@@ -101,13 +108,14 @@ def build_api(
         (the final beginning of the summary), `sentence` (one each, with citations), then `result` (the summary as of
         /v1/summarize) or `error`.
         """
+        model = chosen(models, request.model)
         cluster, settings = await asked(request)
         documents = zip(request.documents, cluster["documents"], strict=True)
         texts = {number: read["text"] for number, (sent, read) in enumerate(documents) if _is_file(sent)}
-        events = await accepted(_with_texts(service.stream(cluster, settings), texts))
+        events = await accepted(_with_texts(model.stream(cluster, settings), texts))
         return StreamingResponse(encoded(events), media_type="text/event-stream", headers=NO_STORE)
 
-    add_dialects(api, service, [health.run or str(health.system)], limits, _PROBLEMS)
+    add_dialects(api, models, limits, _PROBLEMS)
 
     @api.get("/healthz", response_model_exclude_none=True)
     async def show_health() -> Health:

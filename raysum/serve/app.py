@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from raysum.runtime.processes import muted
 from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
 from raysum.serve.config import ServeConfig
-from raysum.serve.served import Served
+from raysum.serve.served import all_served
 
 _NAME = "raysum"
 _LONGEST = 300.0  # seconds until a request is cancelled and answered with 408; also the timeout of our client
@@ -27,8 +27,10 @@ _READY = 120  # seconds in which a running deployment must answer
 
 
 @with_settings(ServeConfig)
-def serve(run: str | os.PathLike[str], **settings: Any) -> None:
+def serve(run: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]], **settings: Any) -> None:
     """Host a run, or the best of a search, at ``http://host:port`` until SIGINT or SIGTERM.
+
+    Several models have names: ``{"pht": "runs/pht", "fast": "lexrank"}``. Requests choose one by ``model``.
 
     Raises UserError if the run, a setting or the address is wrong, or if the port is in use.
 
@@ -37,13 +39,13 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
     from raysum.serve.api import curl_example
     from raysum.serve.guard import LOCAL
 
-    config = section_of(ServeConfig, {**settings, "run": os.fspath(run)})
+    models = {name: os.fspath(one) for name, one in run.items()} if isinstance(run, Mapping) else os.fspath(run)
+    config = section_of(ServeConfig, {**settings, "run": models})
     with serving(config) as url:
         stopped = threading.Event()
         before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
-        say(
-            f"serving {config.run} at {url}, also in a browser\n  documentation: {url}/docs\n  try: {curl_example(url)}"
-        )
+        say(f"serving {_names(config)} at {url}, also in a browser")
+        say(f"  documentation: {url}/docs\n  try: {curl_example(url)}")
         if config.host not in LOCAL and not config.keys:
             say(f"warning: anyone who can reach {config.host} can use the server; 127.0.0.1 is for this machine only")
         if config.host not in LOCAL and not config.tls_key:
@@ -55,13 +57,18 @@ def serve(run: str | os.PathLike[str], **settings: Any) -> None:
         signal.signal(name, handler)
 
 
+def _names(config: ServeConfig) -> str:
+    return config.run if isinstance(config.run, str) else ", ".join(config.run)
+
+
 @contextmanager
 def serving(config: ServeConfig) -> Iterator[str]:
     """Run the server during the block and yield its URL. Raises as :func:`serve` does."""
     from raysum.serve.access import with_access
     from raysum.serve.ports import tls_options
 
-    served = Served.of(with_access(config))
+    config = with_access(config)
+    served = all_served(config)
     tls = tls_options(config)
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
         port = listener.getsockname()[1]
@@ -75,7 +82,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
         if ray_serve.status().proxies:
             raise UserError("this Ray cluster already runs Ray Serve; shut that down first, or omit the address")
         require_token(config.host)
-        deployments = application(served)
+        deployments = application(config, served)
         logs = {"log_level": "ERROR", "enable_access_log": False}
         try:
             with muted("ray.serve"):  # errors are also raised

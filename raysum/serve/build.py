@@ -10,7 +10,7 @@ from raysum.serve.access import with_access
 from raysum.serve.config import ServeConfig
 from raysum.serve.ports import require_token
 from raysum.serve.replicas import application
-from raysum.serve.served import Served
+from raysum.serve.served import all_served
 
 
 def app(args: dict[str, Any]) -> Application:
@@ -24,4 +24,4 @@ def app(args: dict[str, Any]) -> Application:
     if config.tls_certificate or config.tls_key:
         raise UserError("set TLS in http_options of the configuration file: ssl_certfile and ssl_keyfile")
     require_token(config.host)
-    return application(Served.of(config))
+    return application(config, all_served(config))

@@ -127,8 +127,9 @@ class Client(_Connection):
         """The summary of a cluster as an object with ``id``, ``summary``, ``sentences`` and ``attention``.
 
         A document is a text, an object with ``source`` and ``text``, or the path of a file of any supported kind, which
-        is uploaded. ``options`` are decoding settings of this request (``num_beams=8``), and the parts of its
-        ``outline``. Raises UserError where a file cannot be read, nothing answers, or the server refuses the request.
+        is uploaded. ``options`` are decoding settings of this request (``num_beams=8``), the parts of its ``outline``,
+        and the ``model`` of a service with several. Raises UserError where a file cannot be read, nothing answers, or
+        the server refuses the request.
         """
         return self._ask("POST", "/v1/summarize", _body(title, documents, id, options))
 
@@ -286,11 +287,9 @@ def _pause(attempt: int) -> float:
 
 
 def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    outline = options.pop("outline", [])
-    body = {"title": title, "documents": [*map(_document, documents)], "options": options} | (
-        {"outline": outline} if outline else {}
-    )
-    return body if id is None else body | {"id": id}
+    others = {"id": id, **{name: options.pop(name, None) for name in ("outline", "model")}}
+    body = {"title": title, "documents": [*map(_document, documents)], "options": options}
+    return body | {name: value for name, value in others.items() if value not in (None, [])}
 
 
 def _document(document: Any) -> Any:

@@ -1,10 +1,16 @@
 """The settings of `raysum serve`, and of `raysum summarize --out`."""
 
-from pydantic import Field
+import re
+from typing import Any
+
+from pydantic import Field, field_validator
 
 from raysum.config.base import Section
 from raysum.config.sections import LoadConfig
 from raysum.prepare.config import Shaped
+
+_NAME = re.compile(r"[\w.-]{1,100}")
+_NAMED = re.compile(r"([\w.-]+)=(.+)")
 
 
 class Limits(Section):
@@ -21,8 +27,29 @@ class Limits(Section):
     )
 
 
-class ServeConfig(LoadConfig, Limits):
-    run: str = Field(description="a trained run, a search (its best run), or a system that extracts sentences")
+class _Served(LoadConfig, Limits):
+    replicas: int = Field(1, ge=1, le=100_000, description="copies of the models, which share cores and GPUs")
+    follow: float = Field(
+        30.0,
+        ge=0,
+        description="seconds between looks for another best checkpoint of the run or search, which is loaded beside "
+        "the old one and then served; 0 = never",
+    )
+
+
+class ModelConfig(_Served):
+    """One model of a service."""
+
+    run: str
+
+
+class ServeConfig(_Served):
+    run: str | dict[str, str] = Field(
+        description="a trained run, a search (its best run), or a system that extracts sentences; or several by name"
+    )
+    memory: float | None = Field(
+        None, gt=0, description="GiB for the weights of a replica's models; others are loaded when they are asked for"
+    )
     host: str = Field("127.0.0.1", description="address to bind")
     port: int = Field(8000, ge=0, le=65535, description="port to bind; 0 chooses a free port")
     keys: str | None = Field(None, description="file of `raysum keys`; requests without a key in it get 401")
@@ -30,14 +57,26 @@ class ServeConfig(LoadConfig, Limits):
     tls_certificate: str | None = Field(None, description="PEM file of the certificate and its chain, for https")
     tls_key: str | None = Field(None, description="PEM file of its private key, without a password")
     allow_anyone: bool = Field(False, description="serve other machines (--host) without keys")
-    replicas: int = Field(1, ge=1, le=100_000, description="copies of the model, which share cores and GPUs")
-    follow: float = Field(
-        30.0,
-        ge=0,
-        description="seconds between looks for another best checkpoint of the run or search, which is loaded beside "
-        "the old one and then served; 0 = never",
-    )
     address: str | None = Field(None, description="address of a running Ray cluster to use")
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _name_models(cls, value: Any) -> Any:
+        """Return a list of runs, some of them as NAME=RUN, as one run, or as several by name."""
+        if isinstance(value, list):
+            named = [_NAMED.match(item) for item in value]
+            names = [found[1] if found else _stem(item) for found, item in zip(named, value, strict=True)]
+            runs = [found[2] if found else item for found, item in zip(named, value, strict=True)]
+            if len(set(names)) < len(names):
+                raise ValueError("has two models of one name; write NAME=RUN for one of them")
+            value = runs[0] if named == [None] else dict(zip(names, runs, strict=True))
+        if isinstance(value, dict) and not (value and all(map(_NAME.fullmatch, value))):
+            raise ValueError("needs names of letters, digits and the marks . _ - for its models")
+        return value
+
+
+def _stem(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 class Spread(Section):

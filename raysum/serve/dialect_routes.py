@@ -1,9 +1,9 @@
 """The routes of OpenAI and Anthropic: the documents of the messages are summarized, the answer has their citations."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -27,10 +27,8 @@ REQUESTS: dict[str, type[Strict]] = {
 }
 
 
-def add_dialects(
-    api: FastAPI, service: Service, served: Collection[str], limits: Limits, problems: dict[int | str, Any]
-) -> None:
-    """Add the routes of ``REQUESTS`` of ``service``, for the models ``served``.
+def add_dialects(api: FastAPI, models: Mapping[str, Service], limits: Limits, problems: dict[int | str, Any]) -> None:
+    """Add the routes of ``REQUESTS`` for the ``models``.
 
     ``problems`` describe the answers with errors by status; here they have the forms of these services.
     """
@@ -38,13 +36,12 @@ def add_dialects(
     of_anthropic = {status: answer | {"model": AnthropicProblem} for status, answer in problems.items()}
 
     async def answer(request: OpenAIRequest | MessagesRequest, dialect: Dialect) -> Response:
-        if request.model not in served:
-            raise HTTPException(404, f"model {request.model!r} is not served here; use {' or '.join(served)}")
+        model = chosen(models, request.model)
         cluster = await asyncio.to_thread(request.cluster)
         if not cluster["documents"]:
             raise HTTPException(422, "no user message has a text or file to summarize")
         check_documents(cluster["documents"], limits)
-        events = service.stream(cluster, request.settings())
+        events = model.stream(cluster, request.settings())
         if request.stream:
             parts = _streamed(dialect, await accepted(events))
             return StreamingResponse(parts, media_type="text/event-stream", headers=NO_STORE)
@@ -78,6 +75,18 @@ def add_dialects(
         Each sentence is a block with its citations `char_location`. Texts are documents only if there are no others.
         """
         return await answer(request, MessageAnswer(request.model))
+
+
+T = TypeVar("T")
+
+
+def chosen(models: Mapping[str, T], name: str | None) -> T:
+    """Return the model ``name``, or the first one without a name. Raises HTTPException 404 for an unknown name."""
+    if name is None:
+        return next(iter(models.values()))
+    if name not in models:
+        raise HTTPException(404, f"there is no model {name[:100]!r}; this service has {', '.join(map(repr, models))}")
+    return models[name]
 
 
 _CHANGED = "the summary differs from the beginning that was sent; repeat the request without stream"

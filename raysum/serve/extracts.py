@@ -1,24 +1,25 @@
 """The replica of systems and runs that extract sentences. It does not batch, and without a run needs no torch."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, summarizer_of
-from raysum.serve.config import ServeConfig
+from raysum.serve.config import ModelConfig
 from raysum.serve.events import MAX_TOKENS, Event, completed, failed, outlined, queued
-from raysum.serve.ports import bind_to_node
 from raysum.serve.served import EXAMPLE, Follower, Served
 from raysum.serve.state import described
 
 
 class Extracts:
-    """A replica with the interface of ``replicas.Model``."""
+    """A loaded system with the interface of ``replicas.Model``."""
 
     def __init__(self, served: Served):
-        bind_to_node()
         self._follower = Follower(served, _loaded)
+
+    def close(self) -> None:
+        self._follower.close()
 
     def describe(self) -> dict[str, Any]:
         """Return the values of a ``schema.ModelCard``."""
@@ -29,7 +30,7 @@ class Extracts:
         """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}`` if the request is invalid."""
         return [event async for event in self.stream(cluster, settings)][-1]["data"]
 
-    async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]:
+    async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncGenerator[Event, None]:
         """Yield the events of a stream, which has no prefixes: all sentences are selected together."""
         version = self._follower.current
         try:
@@ -45,7 +46,7 @@ class Extracts:
             yield failed(str(error), 400)
 
 
-def _loaded(config: ServeConfig) -> Extractor:
+def _loaded(config: ModelConfig) -> Extractor:
     extractor = summarizer_of(config.run, config)
     assert isinstance(extractor, Extractor), "other systems use replicas.Model"
     extractor.summarize("", [*EXAMPLE])

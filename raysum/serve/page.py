@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from raysum.config.problems import changed
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.pages.parts import render
 from raysum.runs.folder import Run
-from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.config import Limits, ModelConfig
 from raysum.serve.schema import Health, Options
 from raysum.sources.documents.read import SUFFIXES
 
@@ -60,7 +61,7 @@ class Control:
         return most
 
 
-def controls_of(config: ServeConfig) -> list[Control]:
+def controls_of(config: ModelConfig) -> list[Control]:
     """Return the settings that requests to the served run or system can change on the page."""
     if extracts(config.run):
         return _extracting(Extractor.of(config.run, config).settings)
@@ -87,8 +88,11 @@ def _extracting(settings: ExtractConfig) -> list[Control]:
     return [Control("words", settings.words), Control("sentences", settings.sentences)]
 
 
-def add_page(api: FastAPI, health: Health, controls: list[Control], limits: Limits) -> None:
-    """Add the page to the application. Its policy allows its own style and script only, and requests to this server."""
+def add_page(api: FastAPI, health: Health, controls: Mapping[str, list[Control]], limits: Limits) -> None:
+    """Add the page to the application, with the ``controls`` of each model, the default one first.
+
+    Its policy allows its own style and script only, and requests to this server.
+    """
     style, script = render("page.css") + render("serve.css"), render("serve.js")
     suffixes = " ".join(suffix for suffix in SUFFIXES if suffix not in _SHOWN)
     values = {"health": health, "controls": controls, "limits": limits, "suffixes": suffixes}

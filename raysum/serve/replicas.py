@@ -1,11 +1,12 @@
-"""The two Ray Serve deployments: the front, which handles HTTP, and the replicas of the model."""
+"""The two Ray Serve deployments: the front, which handles HTTP, and the replicas, which have the models."""
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI
@@ -20,7 +21,7 @@ from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
 from raysum.serve.api import build_api
-from raysum.serve.config import ServeConfig
+from raysum.serve.config import ModelConfig, ServeConfig
 from raysum.serve.events import MAX_TOKENS, Event, completed, failed, grown, outlined, queued, reading
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, Overloaded, extent, refused
@@ -28,7 +29,8 @@ from raysum.serve.page import Control, add_page, controls_of
 from raysum.serve.ports import bind_to_node
 from raysum.serve.scheduler import LANES, Lane, Request, Scheduler
 from raysum.serve.schema import Health
-from raysum.serve.served import EXAMPLE, Follower, Served
+from raysum.serve.served import EXAMPLE, Follower, Served, health_of
+from raysum.serve.shelf import Book, Shelf
 from raysum.serve.state import add_state_routes, described
 
 _LARGE = 0.1  # of a limit; larger requests take longer to prepare than ordinary ones to decode
@@ -44,21 +46,26 @@ class _Loaded(NamedTuple):
 
 
 class Model:
-    """A replica of the summarizer.
+    """A loaded summarizer.
 
     Requests with settings more costly than the run's own, or with much text, have separate lanes with lower priority.
     Otherwise a request with 16 beams and 1,000 tokens would delay all others for seconds.
     """
 
     def __init__(self, served: Served):
-        bind_to_node()
         self._limits, self._id = served.config, secrets.token_hex(8)
         self._follower = Follower(served, self._load, retire=lambda model: model.scheduler.close())
         # A lane prepares one request at a time, so that large ones do not delay others. Few threads keep little memory.
         self._preparing = {lane: ThreadPoolExecutor(1) for lane in LANES}
 
+    def close(self) -> None:
+        """Unload the model; running requests are answered."""
+        self._follower.close()
+        for pool in self._preparing.values():
+            pool.shutdown(wait=False)
+
     @staticmethod
-    def _load(config: ServeConfig) -> "_Loaded":
+    def _load(config: ModelConfig) -> "_Loaded":
         summarizer = Summarizer.of(config.run, config)
         summarizer.summarize("", [*EXAMPLE])
         return _Loaded(summarizer, Scheduler(summarizer, threads=max(1, cores() // config.replicas)))
@@ -138,44 +145,61 @@ class Model:
         )
 
 
-class Front:
-    """The HTTP interface. It validates requests before they reach a replica.
+class Replica:
+    """A process with the models of the service. A model that cannot be loaded now has status 503."""
 
-    Both methods repeat a request whose replica dies; a stream then begins again with its event ``queued``.
+    def __init__(self, served: Mapping[str, Served], memory: float | None):
+        bind_to_node()
+        books = {name: Book[Model | Extracts](partial(_opened, one), one.size) for name, one in served.items()}
+        self._shelf = Shelf(books, None if memory is None else int(memory * (1 << 30)))
+
+    async def describe(self, name: str) -> dict[str, Any]:
+        """Return the values of a ``schema.ModelCard``."""
+        async with self._shelf.using(name) as model:
+            return model.describe()
+
+    async def summarize(self, name: str, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the summary by a model, or ``{"error": ..., "status": ...}``."""
+        try:
+            async with self._shelf.using(name) as model:
+                return await model.summarize(cluster, settings)
+        except UserError as error:
+            return failed(str(error), 503)["data"]
+
+    async def stream(self, name: str, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncGenerator[Event, None]:
+        """Yield the events of a stream by a model."""
+        try:
+            async with self._shelf.using(name) as model, aclosing(model.stream(cluster, settings)) as events:
+                async for event in events:
+                    yield event
+        except UserError as error:
+            yield failed(str(error), 503)
+
+
+def _opened(served: Served) -> Model | Extracts:
+    return Extracts(served) if served.is_extractive else Model(served)
+
+
+class Remote:
+    """A model of the replicas.
+
+    A request whose replica dies is repeated; a stream then begins again with its event ``queued``.
     """
 
-    def __init__(
-        self, model: DeploymentHandle, health: Health, limits: ServeConfig, local: bool, controls: list[Control]
-    ):
-        bind_to_node()
-        self._model, self._health, self._limits, self._local = model, health, limits, local
-        self._controls = controls
-        self._are_ready, self._asked = False, time.monotonic() - _FRESH
-
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        api = build_api(self, self._health, self._limits, self._local, self._limits.keys, self._limits.log)
-        add_page(api, self._health, self._controls, self._limits)
-        add_state_routes(api, self._health, self)
-        return api
-
-    async def are_ready(self) -> bool:
-        """Return whether Ray Serve has a running replica, as of at most a second ago."""
-        if time.monotonic() - self._asked > _FRESH:
-            self._asked = time.monotonic()
-            self._are_ready = await asyncio.to_thread(_has_replica)
-        return self._are_ready
+    def __init__(self, replicas: DeploymentHandle, name: str):
+        self._replicas, self._name = replicas, name
 
     async def describe(self) -> dict[str, Any]:
         """Return what a replica has loaded. Raises Overloaded if none answers."""
         with _unavailable():
-            return await self._model.describe.remote()
+            return await self._replicas.describe.remote(self._name)
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary. Raises HTTPException for a request that the replica refuses."""
         for _ in range(_TRIES):
             with _unavailable():
                 try:
-                    answer = await self._model.summarize.remote(cluster, settings)
+                    answer = await self._replicas.summarize.remote(self._name, cluster, settings)
                 except RayActorError:
                     continue  # the replica died; repeating the request is safe
             if "error" in answer:
@@ -186,7 +210,7 @@ class Front:
     async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncGenerator[Event, None]:
         """Yield events. Raises as :meth:`summarize` before the first one."""
         for _ in range(_TRIES):
-            events: Any = self._model.options(stream=True).stream.remote(cluster, settings)
+            events: Any = self._replicas.options(stream=True).stream.remote(self._name, cluster, settings)
             try:
                 with _unavailable():
                     async for event in events:
@@ -197,6 +221,32 @@ class Front:
             finally:
                 events.cancel()
         raise Overloaded(_STOPPED)
+
+
+class Front:
+    """The HTTP interface. It validates requests before they reach a replica."""
+
+    def __init__(
+        self, replicas: DeploymentHandle, health: Health, config: ServeConfig, controls: Mapping[str, list[Control]]
+    ):
+        bind_to_node()
+        self._models = {name: Remote(replicas, name) for name in controls}
+        self._health, self._config, self._controls = health, config, controls
+        self._are_ready, self._asked = False, time.monotonic() - _FRESH
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        config = self._config
+        api = build_api(self._models, self._health, config, config.host in LOCAL, config.keys, config.log)
+        add_page(api, self._health, self._controls, config)
+        add_state_routes(api, self._models, self.are_ready)
+        return api
+
+    async def are_ready(self) -> bool:
+        """Return whether Ray Serve has a running replica, as of at most a second ago."""
+        if time.monotonic() - self._asked > _FRESH:
+            self._asked = time.monotonic()
+            self._are_ready = await asyncio.to_thread(_has_replica)
+        return self._are_ready
 
 
 def _has_replica() -> bool:
@@ -216,15 +266,15 @@ def _unavailable() -> Iterator[None]:
         raise Overloaded(_STOPPED) from None
 
 
-def application(served: Served) -> serve.Application:
-    """Return the application of both deployments.
+def application(config: ServeConfig, served: Mapping[str, Served]) -> serve.Application:
+    """Return the application of both deployments for the models ``served``.
 
     A replica decodes a batch of requests while the next one collects. Twice as many may wait for each replica; more
     requests are refused.
     """
-    config, batch = served.config, served.batch
+    batch = max(model.batch for model in served.values())
     each = share("replica", config.replicas)
-    model = serve.deployment(
+    replicas = serve.deployment(
         name="model",
         num_replicas=config.replicas,
         max_ongoing_requests=2 * batch,
@@ -233,7 +283,7 @@ def application(served: Served) -> serve.Application:
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.05,
         ray_actor_options={"num_cpus": each.cpus, "num_gpus": each.gpus},
-    )(Extracts if served.is_extractive else Model)
+    )(Replica)
     front = serve.deployment(
         name="front",
         # More than the replicas accept, so that they refuse requests and the front never queues them.
@@ -242,4 +292,5 @@ def application(served: Served) -> serve.Application:
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress()(Front))
-    return front.bind(model.bind(served), served.health, config, config.host in LOCAL, controls_of(config))
+    controls = {name: controls_of(model.config) for name, model in served.items()}
+    return front.bind(replicas.bind(dict(served), config.memory), health_of(served), config, controls)

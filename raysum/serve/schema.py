@@ -92,6 +92,7 @@ class SummarizeRequest(Strict):
         min_length=1, description="texts, optionally with the names of their sources"
     )
     id: str | None = Field(None, max_length=200, description="repeated in the answer")
+    model: str | None = Field(None, max_length=1000, description="one of /v1/models; null = the first one")
     outline: list[Part] | None = Field(None, description="parts beside the text, with citations, see `raysum.outline`")
     options: Options = Field(default_factory=Options)
 
@@ -139,8 +140,11 @@ class Health(BaseModel):
         None, description="training step of its checkpoint when the server started; GET /v1/model has the current one"
     )
     system: str | None = Field(None, description="the served system, if it is not trained")
+    models: list[str] | None = Field(None, description="names of all models, the default one first, if several")
 
     def __str__(self) -> str:
+        if self.models:
+            return f"the models {', '.join(self.models)}"
         return self.system or f"the run {self.run}, step {self.step}"
 
 

@@ -2,35 +2,39 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
 from raysum.config.problems import changed
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, extracts
 from raysum.runs.folder import Run
 from raysum.runtime.session import reason
-from raysum.serve.config import ServeConfig
+from raysum.serve.config import ModelConfig, ServeConfig
 from raysum.serve.schema import Health
 
 T = TypeVar("T")
 
 # A cluster that a newer checkpoint must summarize before it is served.
 EXAMPLE = ["The river rose on Friday. Rescue teams brought 40 people to a school in Lisbon.", "The school stays open."]
+_OF_MODELS = (DecodeConfig.model_fields.keys() | DECODE_ALIASES) - ExtractConfig.model_fields.keys()  # settings
+_OF_EXTRACTS = ExtractConfig.model_fields.keys() - DecodeConfig.model_fields.keys()
 _AT_ONCE = 4  # concurrent requests of a replica that extracts sentences
 
 
 class Served(NamedTuple):
     """A run or system to serve. ``config`` has its exact run and step, ``asked`` what the user named."""
 
-    config: ServeConfig
-    asked: ServeConfig
+    config: ModelConfig
+    asked: ModelConfig
     health: Health
     batch: int  # requests that a replica processes together
     is_extractive: bool
+    size: int = 0  # bytes of its weights
 
     @classmethod
-    def of(cls, asked: ServeConfig) -> "Served":
+    def of(cls, asked: ModelConfig) -> "Served":
         """Resolve a config. Raises UserError if the run or its checkpoint cannot be served."""
         if extracts(asked.run):
             extractor = Extractor.of(asked.run, asked)
@@ -42,17 +46,45 @@ class Served(NamedTuple):
         step = asked.checkpoint if others else str(checkpoint.step)
         exact = asked.model_copy(update={"run": str(run.path), "checkpoint": step})
         health = Health(status="ok", run=run.name, step=checkpoint.step)
+        size = checkpoint.weights.stat().st_size
         if run.config.model.extracts:
             changed(run.extract, asked.decode)
-            return cls(exact, asked, health, _AT_ONCE, True)
-        return cls(exact, asked, health, changed(run.decode, asked.decode).batch_examples, False)
+            return cls(exact, asked, health, _AT_ONCE, True, size)
+        return cls(exact, asked, health, changed(run.decode, asked.decode).batch_examples, False, size)
+
+
+def all_served(config: ServeConfig) -> dict[str, Served]:
+    """Return the models of a service by their names, the default one first. Raises as :meth:`Served.of` does.
+
+    Decoding settings apply to the models that have them.
+    """
+    shared = {name: getattr(config, name) for name in ModelConfig.model_fields if name != "run"}
+    if isinstance(config.run, str):
+        served = Served.of(ModelConfig(run=config.run, **shared))
+        return {served.health.system or str(served.health.run): served}
+    found = dict[str, Served]()
+    for name, run in config.run.items():
+        unknown = _OF_EXTRACTS if not _is_extractive(run) else _OF_MODELS
+        decode = {key: value for key, value in config.decode.items() if key not in unknown}
+        found[name] = Served.of(ModelConfig(run=run, **shared | {"decode": decode}))
+    return found
+
+
+def health_of(served: Mapping[str, Served]) -> Health:
+    """Return the health of a service: that of its default model, and the names of all, if there are several."""
+    default = next(iter(served.values())).health
+    return default.model_copy(update={"models": [*served]}) if len(served) > 1 else default
+
+
+def _is_extractive(run: str) -> bool:
+    return extracts(run) or Run.resolve(run).config.model.extracts
 
 
 class Version(NamedTuple, Generic[T]):
     """A loaded model and its origin."""
 
     model: T
-    config: ServeConfig
+    config: ModelConfig
     loaded: float  # seconds since 1970
     load_seconds: float
 
@@ -73,8 +105,9 @@ class Follower(Generic[T]):
     checkpoint that cannot be loaded is not served; ``rejected`` has the reason.
     """
 
-    def __init__(self, served: Served, load: Callable[[ServeConfig], T], retire: Callable[[T], None] = lambda _: None):
+    def __init__(self, served: Served, load: Callable[[ModelConfig], T], retire: Callable[[T], None] = lambda _: None):
         self._asked, self._load, self._retire = served.asked, load, retire
+        self._is_closed = threading.Event()
         self.current = self._loaded(served.config)
         self.rejected: dict[str, Any] | None = None
         if served.asked.follow and served.asked.checkpoint in ("best", "latest") and not extracts(served.asked.run):
@@ -86,14 +119,18 @@ class Follower(Generic[T]):
         times = {"loaded": version.loaded, "load_seconds": round(version.load_seconds, 2)}
         return {**version.name, **times, "rejected": self.rejected}
 
-    def _loaded(self, config: ServeConfig) -> Version[T]:
+    def close(self) -> None:
+        """End the thread, and retire the model."""
+        self._is_closed.set()
+        self._retire(self.current.model)
+
+    def _loaded(self, config: ModelConfig) -> Version[T]:
         began = time.monotonic()
         return Version(self._load(config), config, time.time(), time.monotonic() - began)
 
     def _watch(self) -> None:
         seen = self._key(self.current.config)
-        while True:
-            time.sleep(self._asked.follow)
+        while not self._is_closed.wait(self._asked.follow):
             try:
                 newest = self._newest()
             except (UserError, OSError):
@@ -102,20 +139,23 @@ class Follower(Generic[T]):
                 seen = self._key(newest)
                 self._replace(newest)
 
-    def _newest(self) -> ServeConfig:
+    def _newest(self) -> ModelConfig:
         run = Run.resolve(self._asked.run)
         step = str(run.candidates(self._asked.checkpoint)[0].step)
         return self._asked.model_copy(update={"run": str(run.path), "checkpoint": step})
 
-    def _replace(self, newest: ServeConfig) -> None:
+    def _replace(self, newest: ModelConfig) -> None:
         try:
             version = self._loaded(newest)
         except Exception as error:
             self.rejected = {"run": newest.run, "step": int(newest.checkpoint), "reason": reason(error)}
             return
+        if self._is_closed.is_set():
+            self._retire(version.model)
+            return
         old, self.current, self.rejected = self.current, version, None
         self._retire(old.model)
 
     @staticmethod
-    def _key(config: ServeConfig) -> tuple[str, str]:
+    def _key(config: ModelConfig) -> tuple[str, str]:
         return config.run, config.checkpoint

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Any, Protocol
 
@@ -10,18 +11,17 @@ from starlette.exceptions import HTTPException
 
 from raysum.extract.summarizer import extracts
 from raysum.runs.folder import Run
+from raysum.serve.dialect_routes import chosen
 from raysum.serve.guard import RETRY_AFTER
-from raysum.serve.schema import Health, ModelCard, ModelEntry, ModelList, Problem, Readiness
+from raysum.serve.schema import ModelCard, ModelEntry, ModelList, Problem, Readiness
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {
     503: {"model": Problem, "description": "No replica is ready; retry after Retry-After seconds"}
 }
 
 
-class Replicas(Protocol):
-    """The replicas of a front."""
-
-    async def are_ready(self) -> bool: ...
+class Described(Protocol):
+    """A model of the replicas."""
 
     async def describe(self) -> dict[str, Any]: ...
 
@@ -39,32 +39,33 @@ def described(run: str, checkpoint: str) -> dict[str, Any]:
     return {"mix": mix, "validation": {name: value for name, value in figures.items() if math.isfinite(value)}}
 
 
-def add_state_routes(api: FastAPI, health: Health, replicas: Replicas) -> None:
-    name, since = health.system or health.run or "", int(time.time())
-    entry = ModelEntry(id=name, created=since)
+def add_state_routes(api: FastAPI, models: Mapping[str, Described], are_ready: Callable[[], Awaitable[bool]]) -> None:
+    """Add the routes about ``models`` by name, the default one first."""
+    since = int(time.time())
+    entries = {name: ModelEntry(id=name, created=since) for name in models}
+    unknown: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "No such model"}}
 
     @api.get("/readyz", responses=_NOT_READY)
     async def show_readiness() -> Readiness:
         """Report whether a replica can answer. A busy service is ready."""
-        if await replicas.are_ready():
+        if await are_ready():
             return Readiness()
         raise HTTPException(503, "no replica is ready; try again later", {"Retry-After": str(RETRY_AFTER)})
 
     @api.get("/v1/models")
     async def list_models() -> ModelList:
-        """List the served model, as OpenAI's clients read it."""
-        return ModelList(data=[entry])
+        """List the served models, as OpenAI's clients read them."""
+        return ModelList(data=[*entries.values()])
 
-    @api.get("/v1/models/{model:path}", responses={404: {"model": Problem, "description": "No such model"}})
+    @api.get("/v1/models/{model:path}", responses=unknown)
     async def show_model(model: str) -> ModelEntry:
-        """Return the served model, as OpenAI's clients read it."""
-        if model != name:
-            raise HTTPException(404, f"there is no model {model[:100]!r}; this service has {name!r}")
-        return entry
+        """Return a served model, as OpenAI's clients read it."""
+        return chosen(entries, model)
 
-    @api.get("/v1/model", response_model_exclude_none=True, responses=_NOT_READY)
-    async def describe_model() -> ModelCard:
-        """Describe the model that a replica has loaded: run, step, layers, beta, validation metrics, load time.
+    @api.get("/v1/model", response_model_exclude_none=True, responses=_NOT_READY | unknown)
+    async def describe_model(model: str | None = None) -> ModelCard:
+        """Describe a model that a replica has loaded: run, step, layers, beta, validation metrics, load time.
 
-        If the last better checkpoint could not be loaded, `rejected` has the reason."""
-        return ModelCard(**await replicas.describe())
+        Without `model`, it is the default one. If the last better checkpoint could not be loaded, `rejected` has the
+        reason."""
+        return ModelCard(**await chosen(models, model).describe())

@@ -15,7 +15,7 @@ from anthropic.types import Message
 from helpers.pdf import LONG, pdf
 from helpers.small_runs import TEXTS, write_run
 from raysum.serve.api import build_api
-from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.config import Limits, ModelConfig
 from raysum.serve.events import Service, failed, queued
 from raysum.serve.extracts import Extracts
 from raysum.serve.replicas import Model
@@ -23,20 +23,20 @@ from raysum.serve.schema import Health
 from raysum.serve.served import Served
 
 T = TypeVar("T")
-LEXRANK = Extracts(Served.of(ServeConfig(run="lexrank")))
+LEXRANK = Extracts(Served.of(ModelConfig(run="lexrank")))
 LIMITS = Limits(max_body=100_000, max_documents=50, max_paragraphs=500, max_characters=20_000)
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> ServeConfig:
-    return ServeConfig(run=str(write_run(tmp_path_factory.mktemp("anthropic"))))
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return ModelConfig(run=str(write_run(tmp_path_factory.mktemp("anthropic"))))
 
 
 def asked(call: Callable[[AsyncAnthropic], Awaitable[T]], service: Service = LEXRANK, name: str = "lexrank") -> T:
     """Return the result of a call of Anthropic's client."""
 
     async def ask() -> T:
-        api = build_api(service, Health(status="ok", run=name), LIMITS, False)
+        api = build_api({name: service}, Health(status="ok", run=name), LIMITS, False)
         transport = httpx2.ASGITransport(api, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=60) as http:
             return await call(AsyncAnthropic(base_url="http://server", api_key="none", http_client=http, max_retries=0))
@@ -73,7 +73,7 @@ def test_the_client_reads_a_message():
     assert [block.text.strip() for block in answer.content] == [part["text"] for part in summary["sentences"]]
 
 
-def test_a_stream_of_a_run_is_its_plain_answer(tiny: ServeConfig):
+def test_a_stream_of_a_run_is_its_plain_answer(tiny: ModelConfig):
     async def compare(client: AsyncAnthropic) -> None:
         values: dict[str, Any] = {"model": "tiny", "max_tokens": 25}
         values["messages"] = [{"role": "user", "content": [document(text, "a.txt") for text in TEXTS]}]

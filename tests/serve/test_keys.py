@@ -60,7 +60,7 @@ class Service:
     """A web application that reads the keys of ``file``, without a server around it."""
 
     def __init__(self, file: str):
-        self._api = build_api(Counting(), Health(status="ok", run="pht", step=7), Limits(), False, file)
+        self._api = build_api({"pht": Counting()}, Health(status="ok", run="pht", step=7), Limits(), False, file)
 
     def ask(self, key: str | None = None, title: str = "Florence", **request: Any) -> httpx.Response:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}

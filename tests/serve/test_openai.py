@@ -16,7 +16,7 @@ from openai.types.responses import Response
 
 from helpers.small_runs import TEXTS, write_run
 from raysum.serve.api import build_api
-from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.config import Limits, ModelConfig
 from raysum.serve.events import Event, Service, failed, grown, queued
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import Overloaded
@@ -25,18 +25,18 @@ from raysum.serve.schema import Health
 from raysum.serve.served import Served
 
 T = TypeVar("T")
-LEXRANK = Extracts(Served.of(ServeConfig(run="lexrank")))
+LEXRANK = Extracts(Served.of(ModelConfig(run="lexrank")))
 LIMITS = Limits(max_body=100_000, max_documents=50, max_paragraphs=500, max_characters=20_000)
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> ServeConfig:
-    return ServeConfig(run=str(write_run(tmp_path_factory.mktemp("openai"))))
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return ModelConfig(run=str(write_run(tmp_path_factory.mktemp("openai"))))
 
 
 def http(service: Service, name: str = "lexrank", limits: Limits = LIMITS) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(
-        build_api(service, Health(status="ok", run=name), limits, False), raise_app_exceptions=False
+        build_api({name: service}, Health(status="ok", run=name), limits, False), raise_app_exceptions=False
     )
     return httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60)
 
@@ -144,7 +144,7 @@ def test_the_client_reads_a_response():
     check_quotes(part.text, TEXTS, citations)
 
 
-def test_the_client_reads_both_streams_of_a_run_with_its_usage(tiny: ServeConfig):
+def test_the_client_reads_both_streams_of_a_run_with_its_usage(tiny: ModelConfig):
     async def compare(client: AsyncOpenAI) -> None:
         create = client.chat.completions.create
         options: dict[str, Any] = {"model": "tiny", "extra_body": {"options": {"num_beams": 1}}}
@@ -186,7 +186,7 @@ def test_the_client_accumulates_a_streamed_response():
     assert answer.status == "completed" and answer.output_text and answer.output[0].content[0].annotations
 
 
-def test_n_gives_the_next_best_summaries(tiny: ServeConfig):
+def test_n_gives_the_next_best_summaries(tiny: ModelConfig):
     async def complete(client: AsyncOpenAI) -> ChatCompletion:
         return await client.chat.completions.create(model="tiny", messages=user(*TEXTS), n=3)
 
@@ -251,7 +251,7 @@ def test_a_stream_that_fails_ends_with_an_error():
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"model": "gpt-5"}, "model 'gpt-5' is not served here; use lexrank"),
+        ({"model": "gpt-5"}, "there is no model 'gpt-5'; this service has 'lexrank'"),
         ({"model": None}, "model: Input should be a valid string"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "system", "content": "Title: a"}]}, "no user message has a text or file"),
@@ -315,7 +315,7 @@ def test_the_limits_of_the_server_apply():
     assert refused(400, messages=user(" ")).startswith("cluster 1 cannot be summarized")
 
 
-def test_max_tokens_is_the_upper_limit_of_a_length(tiny: ServeConfig):
+def test_max_tokens_is_the_upper_limit_of_a_length(tiny: ModelConfig):
     async def tokens(client: AsyncOpenAI, most: int) -> tuple[int, str]:
         answer = await client.chat.completions.create(model="tiny", messages=user(*TEXTS), max_tokens=most)
         return answer.usage.completion_tokens, answer.choices[0].finish_reason
@@ -457,5 +457,5 @@ def test_in_a_thousand_clusters_every_citation_of_an_extract_quotes_its_document
     check_clusters(LEXRANK, 1000)
 
 
-def test_in_fuzzed_clusters_every_citation_of_a_run_quotes_its_document(tiny: ServeConfig):
+def test_in_fuzzed_clusters_every_citation_of_a_run_quotes_its_document(tiny: ModelConfig):
     check_clusters(Model(Served.of(tiny.model_copy(update={"decode": {"num_beams": 2}}))), 200)

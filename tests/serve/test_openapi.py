@@ -11,17 +11,20 @@ from raysum.serve.config import Limits
 from raysum.serve.events import Service
 from raysum.serve.openapi import _answers
 from raysum.serve.schema import Health, SummarizeRequest
-from raysum.serve.state import Replicas, add_state_routes
+from raysum.serve.state import Described, add_state_routes
 
 
-class Nothing(Service, Replicas):
-    """A service that is never called."""
+class Nothing(Service, Described):
+    """A model that is never called."""
+
+    async def are_ready(self) -> bool:
+        raise NotImplementedError
 
 
 def spec(keys: str | None = None) -> dict[str, Any]:
     service, health = Nothing(), Health(status="ok", run="pht", step=7)
-    api = build_api(service, health, Limits(), False, keys)
-    add_state_routes(api, health, service)
+    api = build_api({"pht": service}, health, Limits(), False, keys)
+    add_state_routes(api, {"pht": service}, service.are_ready)
     api.openapi()
     return api.openapi()
 

@@ -19,7 +19,7 @@ from helpers.pdf import LONG, pdf
 from helpers.servers import Server, serving
 from raysum.serve.api import build_api
 from raysum.serve.client import Client
-from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.config import Limits, ModelConfig
 from raysum.serve.keys import KeyLimits, add_key
 from raysum.serve.page import Control, add_page, controls_of
 from raysum.serve.schema import Health
@@ -34,8 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def page(controls: list[Control], keys: str | None = None) -> httpx.Response:
     health = Health(status="ok", run="<b>pht", step=7)
-    api = build_api(None, health, Limits(), True, keys)  # type: ignore[arg-type] - no summary is asked for
-    add_page(api, health, controls, Limits(max_documents=50))
+    api = build_api({"pht": None}, health, Limits(), True, keys)  # type: ignore[dict-item] - no summary is asked for
+    add_page(api, health, {"pht": controls}, Limits(max_documents=50))
 
     async def get() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as http:
@@ -50,7 +50,7 @@ def fields(response: httpx.Response) -> dict[str, dict[str, str]]:
 
 
 def test_the_policy_allows_the_pages_own_script_and_style_alone(run: Path):
-    response = page(controls_of(ServeConfig(run=str(run))))
+    response = page(controls_of(ModelConfig(run=str(run))))
     policy = dict(part.split(" ", 1) for part in response.headers["Content-Security-Policy"].split("; "))
     for directive, tag in (("script-src", '<script type="module">'), ("style-src", "<style>")):
         ((content,),) = [re.findall(f"{tag}(.*?)</{tag[1:6]}", response.text, re.DOTALL)]
@@ -69,22 +69,22 @@ def test_the_policy_allows_the_pages_own_script_and_style_alone(run: Path):
 
 
 def test_controls_are_those_of_the_served_system_within_its_limits(run: Path):
-    config = ServeConfig(run=str(run), decode={"num_beams": 4, "n_best": 2, "min_length": 9, "max_length": 20})
+    config = ModelConfig(run=str(run), decode={"num_beams": 4, "n_best": 2, "min_length": 9, "max_length": 20})
     trained = fields(page(controls_of(config)))
     assert trained.keys() == {"num_beams", "max_length", "beta", "grounded"}
     kept = {name: [own.get(key) for key in ("value", "min", "max", "step")] for name, own in trained.items()}
     assert kept["num_beams"] == ["4", "2", "16", "1"] and kept["max_length"] == ["20", "9", "1000", "1"]
     assert kept["beta"] == ["0", "0", "1000000", "any"]
-    in_groups = controls_of(ServeConfig(run=str(run), decode={"num_beams": 6, "num_beam_groups": 3, "n_best": 4}))[0]
+    in_groups = controls_of(ModelConfig(run=str(run), decode={"num_beams": 6, "num_beam_groups": 3, "n_best": 4}))[0]
     assert (in_groups.least, in_groups.step) == (6, 3)
     for system in ("lexrank", "lead"):
-        assert fields(page(controls_of(ServeConfig(run=system)))).keys() == {"words", "sentences"}
-    assert 'name="words" value="40"' in page(controls_of(ServeConfig(run="lexrank", decode={"words": 40}))).text
+        assert fields(page(controls_of(ModelConfig(run=system)))).keys() == {"words", "sentences"}
+    assert 'name="words" value="40"' in page(controls_of(ModelConfig(run="lexrank", decode={"words": 40}))).text
 
 
 def test_grounding_can_be_off_only_if_the_server_has_it_off(run: Path):
     def choices(**decode: str) -> list[str]:
-        return re.findall('<option value="(.*?)"', page(controls_of(ServeConfig(run=str(run), decode=decode))).text)
+        return re.findall('<option value="(.*?)"', page(controls_of(ModelConfig(run=str(run), decode=decode))).text)
 
     assert choices() == ["", "numbers", "names", "all"]
     assert choices(grounded="names") == ["numbers", "names", "all"]
@@ -92,13 +92,13 @@ def test_grounding_can_be_off_only_if_the_server_has_it_off(run: Path):
 
 def test_a_run_without_a_predictor_has_no_beta(run: Path, tmp_path: Path):
     bare = write_run(tmp_path / "bare", write_factbook(tmp_path / "data", {"train": 2})).path
-    assert "beta" not in {control.name for control in controls_of(ServeConfig(run=str(bare)))}
+    assert "beta" not in {control.name for control in controls_of(ModelConfig(run=str(bare)))}
 
 
 def test_the_page_needs_no_key_and_is_well_formed_with_a_label_for_every_field(tmp_path: Path):
     file = str(tmp_path / "keys.json")
     add_key(file, "web", KeyLimits())
-    response = page(controls_of(ServeConfig(run="lexrank")), file)
+    response = page(controls_of(ModelConfig(run="lexrank")), file)
     assert response.status_code == 200
     tags = Page(response.text).tags
     ids = [own["id"] for _, own in tags if "id" in own]

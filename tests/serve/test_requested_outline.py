@@ -6,7 +6,7 @@ import httpx
 
 import raysum
 from raysum.serve.api import build_api
-from raysum.serve.config import Limits, ServeConfig
+from raysum.serve.config import Limits, ModelConfig
 from raysum.serve.extracts import Extracts
 from raysum.serve.schema import Health
 from raysum.serve.served import Served
@@ -16,7 +16,9 @@ DOCUMENTS = [FIRE, "The flames were fought by firefighters for nine hours."]
 
 
 def post(**body):
-    api = build_api(Extracts(Served.of(ServeConfig(run="lead"))), Health(status="ok", system="lead"), Limits(), False)
+    api = build_api(
+        {"lead": Extracts(Served.of(ModelConfig(run="lead")))}, Health(status="ok", system="lead"), Limits(), False
+    )
 
     async def ask():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://server") as client:

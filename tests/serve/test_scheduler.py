@@ -9,7 +9,7 @@ import pytest
 
 import raysum
 from helpers.small_runs import TEXTS, write_run
-from raysum.serve.config import ServeConfig
+from raysum.serve.config import ModelConfig
 from raysum.serve.replicas import Model
 from raysum.serve.served import Served
 
@@ -19,7 +19,7 @@ PLACES = 4  # of the run's batches
 
 @pytest.fixture
 def model(tmp_path: Path) -> Any:
-    return Model(Served.of(ServeConfig(run=str(write_run(tmp_path)), follow=0)))
+    return Model(Served.of(ModelConfig(run=str(write_run(tmp_path)), follow=0)))
 
 
 def cluster(number: int = 0) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def ask(
     method: str = "POST", path: str = "/v1/summarize", limits: Limits = LIMITS, local: bool = False, **request: Any
 ) -> httpx.Response:
     async def send() -> httpx.Response:
-        api = build_api(Echo(), Health(status="ok", run="pht", step=7), limits, local)
+        api = build_api({"pht": Echo()}, Health(status="ok", run="pht", step=7), limits, local)
         transport = httpx.ASGITransport(api, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
             return await http.request(method, path, **request)

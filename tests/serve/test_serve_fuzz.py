@@ -15,9 +15,9 @@ import pytest
 
 from helpers.small_runs import TEXTS, write_run
 from raysum.serve.config import ServeConfig
-from raysum.serve.replicas import Front, Model
+from raysum.serve.replicas import Front, Replica
 from raysum.serve.schema import Health
-from raysum.serve.served import Served
+from raysum.serve.served import all_served
 
 HEAD = {"Content-Type": "application/json"}
 ODD_TEXTS = ["", " ", "\n", "\x00", "\ufeff", "\u2028", "</S>", "<Q>", "a" * 3000, ". " * 900, ",\n" * 400, "漢字" * 99,
@@ -90,10 +90,11 @@ def requests(count: int) -> Iterator[dict[str, Any]]:
 
 def server(config: ServeConfig) -> httpx.AsyncClient:
     """Both deployments as they are, but for Ray between them."""
-    handle: Any = SimpleNamespace(summarize=SimpleNamespace(remote=Model(Served.of(config)).summarize))
-    api = Front(handle, Health(status="ok", run="tiny", step=3), config, False, []).__serve_build_asgi_app__()
+    replica = Replica(all_served(config), None)
+    handle: Any = SimpleNamespace(summarize=SimpleNamespace(remote=replica.summarize))
+    api = Front(handle, Health(status="ok", run="tiny", step=3), config, {"tiny": []}).__serve_build_asgi_app__()
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://server", timeout=60
+        transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://localhost", timeout=60
     )
 
 

@@ -75,8 +75,8 @@ class Service:
     def __init__(self, keys: str | None = None, log: str | None = None):
         self.busy = Busy()
         health = Health(status="ok", run="pht", step=7)
-        api = build_api(self.busy, health, Limits(), False, keys, log)
-        add_state_routes(api, health, self.busy)
+        api = build_api({"pht": self.busy}, health, Limits(), False, keys, log)
+        add_state_routes(api, {"pht": self.busy}, self.busy.are_ready)
         transport = httpx.ASGITransport(api, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://server")
 

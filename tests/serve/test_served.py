@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import raysum
 from helpers.small_runs import TEXTS, write_run
 from raysum.runs.folder import Run
-from raysum.serve.config import ServeConfig
+from raysum.serve.config import ModelConfig
 from raysum.serve.replicas import Model
 from raysum.serve.served import Served
 
@@ -46,7 +46,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 def test_three_newer_checkpoints_are_served_without_a_failed_request(run: Run):
     earlier = {*threading.enumerate()}  # schedulers of other tests
-    model = Model(Served.of(ServeConfig(run=str(run.path), follow=0.05)))
+    model = Model(Served.of(ModelConfig(run=str(run.path), follow=0.05)))
     answers: list[dict[str, Any]] = []
 
     async def client(is_over: asyncio.Event) -> None:
@@ -80,7 +80,7 @@ def test_three_newer_checkpoints_are_served_without_a_failed_request(run: Run):
 
 
 def test_a_damaged_checkpoint_is_rejected_with_its_reason_and_the_next_one_served(run: Run):
-    model = Model(Served.of(ServeConfig(run=str(run.path), follow=0.05)))
+    model = Model(Served.of(ModelConfig(run=str(run.path), follow=0.05)))
 
     async def ask() -> None:
         add_checkpoint(run, 4, b"not weights")
@@ -99,7 +99,7 @@ def test_a_damaged_checkpoint_is_rejected_with_its_reason_and_the_next_one_serve
 
 def test_a_named_step_and_follow_0_stay(run: Run):
     models = [
-        Model(Served.of(ServeConfig(run=str(run.path), **how)))
+        Model(Served.of(ModelConfig(run=str(run.path), **how)))
         for how in ({"checkpoint": "3", "follow": 0.05}, {"follow": 0})
     ]
     add_checkpoint(run, 4)
