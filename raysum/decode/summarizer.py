@@ -54,6 +54,7 @@ class DecodedRow:
     read: list[int]  # [R] the paragraphs of the row that the model read
     hypotheses: list[list[Hypothesis]]  # best first
     attention: list[np.ndarray]  # [K, R] of the best hypothesis
+    predicted: np.ndarray | None  # [M] attention, if there is a predictor
 
 
 @dataclass(frozen=True)
@@ -321,13 +322,14 @@ class Summarizer:
         source = _collated(spec, rows, limits).source
         read = [list(range(count)) for count in source.counts.tolist()]
         memory = self.model.encode(move(source, device))
-        predicted = None  # attention [B, M]
-        if any(betas) or settings.keep_paragraphs:
+        predicted, hats = None, list[Any]([None] * len(rows))  # attention [B, M], and [M] of each row
+        if self.predictor is not None:
             predicted = self.predictor(self.model.paragraphs(memory), memory.paragraph_mask)
+            hats = [hat[: len(own)] for hat, own in zip(predicted.float().cpu().numpy(), read, strict=True)]
         extracted = self._extract(rows, limits, memory) if settings.extractive else None
         if predicted is not None and settings.keep_paragraphs:
-            for example, hat in enumerate(predicted.float().cpu().numpy()):  # PHT paper, Table 6
-                strongest = np.argsort(-hat[: len(read[example])], kind="stable")[: settings.keep_paragraphs]
+            for example, hat in enumerate(hats):  # PHT paper, Table 6
+                strongest = np.argsort(-hat, kind="stable")[: settings.keep_paragraphs]
                 read[example] = sorted(strongest.tolist())  # in rank order
             memory = self.model.encode(move(source.restrict(read, marks, spec.joins_paragraphs), device))
             predicted = _chosen(predicted, read)
@@ -344,7 +346,7 @@ class Summarizer:
             raise UserError("no score is finite: the training of the model, its predictor or ranker diverged")
         best = [[hypotheses[0].ids for hypotheses in example] for example in found]
         attention = attention_of(self.model, memory, best, citing(settings, spec))
-        return [DecodedRow(*parts) for parts in zip(read, found, attention, strict=True)]
+        return [DecodedRow(*parts) for parts in zip(read, found, attention, hats, strict=True)]
 
     def _extract(self, rows: Sequence[Row], limits: SourceConfig, memory: Memory) -> Tensor:
         """Return extractive probabilities [B, M] (extProb): the ranker's scores of the paragraphs, as shares."""
@@ -360,6 +362,8 @@ class Summarizer:
         """Return the summary of ``row`` for each beta; equal ones of several betas are written once."""
         written: dict[tuple[int, ...], Summary] = {}
         summaries = []
+        hat = [] if decoded.predicted is None else decoded.predicted.tolist()
+        hat += [0.0] * (len(row["document"]) - len(hat)) if hat else []
         for (best, *others), attention in zip(decoded.hypotheses, decoded.attention, strict=True):
             ids = tuple(best.ids)
             if ids not in written:
@@ -370,7 +374,7 @@ class Summarizer:
                 texts = [text for text, _ in parts if text]
                 weights = [citations.overall(share) for text, share in parts if text]
                 whole = citations.overall(everywhere).tolist()
-                summary = annotated(row, texts, weights, settings.citations, attention=whole)
+                summary = annotated(row, texts, weights, settings.citations, attention=whole, predicted=hat)
                 written[ids] = self._with_warnings(row, summary, settings)
             next_best = [(self.vocabulary.decode(other.ids), other.score) for other in others]
             alternatives = [Alternative(summary=text, score=score) for text, score in next_best]

@@ -16,7 +16,7 @@ from raysum.sources.documents.origin import Origin
 T = TypeVar("T")
 Cited = TypeVar("Cited", "Sentence", "Headline", "Claim")
 
-_OPTIONAL = ("alternatives", "headline", "themes", "disagreements")  # of a summary
+_OPTIONAL = ("alternatives", "headline", "themes", "disagreements", "predicted")  # of a summary
 _MOST_EQUAL = 3  # clusters that show the same warning or error
 
 
@@ -149,6 +149,7 @@ class Summary(BaseModel, frozen=True):
     attention: list[float] = Field(
         description="share of the attention of each ranked paragraph, best rank first; 0 for those that were not read"
     )
+    predicted: list[float] = Field([], description="the same as the attention predictor expects it, if the run has one")
     score: float = Field(description="the score in the search: log-probability normalized by length, plus the terms")
     support: float | None = Field(None, description="support of all sentences together, 0 to 100")
     unsupported: list[Span] = Field([], description="those of its sentences, by their positions in the summary")

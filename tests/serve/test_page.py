@@ -207,7 +207,9 @@ def test_documents_become_a_summary_with_marked_sources_after_a_key(
     doubted = browser.run("return [...document.querySelectorAll('#summary .u')].map((e) => e.textContent)")
     assert doubted == [span["text"] for span in asked["unsupported"]]
     shares = browser.run("return [...document.querySelectorAll('.para:not(.unread) .share')].map((e) => e.textContent)")
-    assert sorted(shares) == sorted(f"{100 * share:.0f}\u00a0% of the attention" for share in asked["attention"])
+    both = zip(asked["attention"], asked["predicted"], strict=True)
+    expected = [f"{100 * a:.0f}\u00a0% of the attention, {100 * hat:.0f}\u00a0% predicted" for a, hat in both]
+    assert sorted(shares) == sorted(expected)
     assert browser.run("return [...document.querySelectorAll('.bar')].every((e) => e.ariaHidden === 'true')")
     assert browser.run("return document.querySelectorAll('img').length") == 0
     assert (
@@ -376,3 +378,36 @@ def test_it_fits_narrow_and_wide_windows_in_light_and_dark(browser: Browser, ser
             assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
             backgrounds.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
     assert len(backgrounds) == 2
+
+
+@browser_tests
+@pytest.mark.parametrize("width", [1200, 400])
+def test_two_models_summarize_side_by_side(browser: Browser, run: Path, tmp_path: Path, width: int):
+    with serving(f"pht={run}", "fast=lexrank") as server:
+        server.wait_until_ready()
+        browser.open(f"{server.client.address}/#rival=fast&num_beams=2", width=width)
+        fill_in(browser)
+        visible = "return [...document.querySelectorAll('#settings .field:not([hidden]) [name]')].map((e) => e.name)"
+        assert browser.run(visible) == ["model", "rival", "num_beams", "max_length", "beta", "grounded"]
+        browser.click("#submit")
+        browser.wait("!document.querySelector('#rival').hidden || document.querySelector('#error p')")
+        assert browser.text("#error") == "" and browser.text("#heading") == "Summary by pht"
+        other = server.client.summarize("Delmal", DOCUMENTS, model="fast")
+        assert browser.text("#rival-summary") == other["summary"]
+        first = browser.text("#summary")
+        browser.screenshot(tmp_path / f"models-{width}.png")
+        browser.click("#swap")
+        assert browser.text("#heading") == "Summary by fast" and "Summary by pht" in browser.text("#rival")
+        assert browser.run("return document.querySelectorAll('.claim').length") == len(other["sentences"])
+        assert browser.text("#remarks").startswith("Written by lexrank")
+        browser.click("#swap")
+        assert browser.text("#summary") == first and browser.text("#rival-summary") == other["summary"]
+        browser.write("#model", "fast")
+        assert browser.run(visible) == ["model", "rival", "words", "sentences"]
+        assert browser.run("return location.hash") == "#model=fast&rival=fast"
+        browser.write("#rival-model", "no other model")
+        browser.click("#submit")
+        browser.wait(
+            "document.querySelector('#heading').innerText === 'Summary' && !document.querySelector('#copies').hidden"
+        )
+        assert browser.text("#remarks").startswith("Written by lexrank") and not browser.console()

@@ -125,26 +125,36 @@ add();
 
 // Settings, which a link restores from its fragment
 
-const controls = [...$("settings").querySelectorAll("input, select")];
+const controls = [...$("settings").querySelectorAll("input, select")];  // those of other models are disabled
 const own = new Map(controls.map((control) => [control, control.value]));  // the values of the server
-const changed = () => controls.filter((control) => control.value !== own.get(control) && control.value !== "");
+const changed = () => controls.filter((control) => !control.disabled && control.value !== own.get(control) && control.value !== "");
+const MODELS = ["model", "rival"];  // the names of what is no option
+const picked = (name) => controls.find((control) => control.name === name)?.value ?? "";
+const showControls = () => {
+  for (const field of $("settings").querySelectorAll("[data-model]")) {
+    field.hidden = picked("model") !== "" && field.dataset.model !== picked("model");
+    field.querySelector("input, select").disabled = field.hidden;
+  }
+};
 const restore = () => {
   const values = new URLSearchParams(location.hash.slice(1));
   for (const control of controls) {
     control.value = values.get(control.name) ?? own.get(control);
     if (!control.checkValidity() || control.selectedIndex === -1) control.value = own.get(control);
   }
+  showControls();
 };
 restore();
 addEventListener("hashchange", restore);
 $("settings").addEventListener("input", () => {
+  showControls();
   const values = new URLSearchParams(changed().map((control) => [control.name, control.value]));
   history.replaceState(null, "", `${location.pathname}${location.search}${values.size ? `#${values}` : ""}`);
 });
 
 // The request
 
-let running = null, shown = null;  // its AbortController; its request, events and result
+let running = null, shown = null, rival = null;  // its AbortController; its request, events and result; those of another model
 
 const saved = (key) => {  // the key, kept for this tab; browsers may forbid storage
   try {
@@ -162,8 +172,10 @@ const asked = () => {
     const content = files.has(card) ? { data: files.get(card) } : { text: textOf(card).value };
     return source ? { source, ...content } : content;
   });
-  const options = changed().map((control) => [control.name, control.type === "number" ? Number(control.value) : control.value]);
-  return { cards: filled, body: { title: $("title").value.trim(), documents, options: Object.fromEntries(options) } };
+  const chosen = changed().filter((control) => !MODELS.includes(control.name));
+  const options = chosen.map((control) => [control.name, control.type === "number" ? Number(control.value) : control.value]);
+  const model = picked("model") && { model: picked("model") };
+  return { cards: filled, body: { title: $("title").value.trim(), documents, options: Object.fromEntries(options), ...model } };
 };
 
 const excess = (body, text) => {  // why the server would refuse it, else an empty string
@@ -191,7 +203,7 @@ async function* eventsOf(response) {
 
 const fieldOf = (message, filled) => {  // the field that an error of the server is about
   const [, option] = message.match(/^options\.(\w+)/) ?? [], [, at] = message.match(/^documents\.(\d+)/) ?? [];
-  if (option) return controls.find((control) => control.name === option);
+  if (option) return controls.find((control) => control.name === option && !control.disabled);
   if (at) return filled[at] && (message.includes("source") ? filled[at].querySelector(".name") : textOf(filled[at]));
   return message.startsWith("title:") ? $("title") : null;
 };
@@ -236,17 +248,20 @@ const send = async () => {
   running = new AbortController();
   busy(true);
   say("Sending the documents");
+  const ask = (request) => fetch("v1/summarize/stream", { method: "POST", headers, body: request, signal: running.signal });
   try {
-    const response = await fetch("v1/summarize/stream", { method: "POST", headers, body: text, signal: running.signal });
+    const response = await ask(text);
     if (!response.ok) return await refuse(response, filled);
     $("access").hidden = true;
     $("input").open = false;
+    rival = null;
     shown = { body, cards: filled, sentences: [], places: [], result: null };
     for await (const [event, data] of eventsOf(response)) {
       if (event === "error") return fail(data.error, fieldOf(data.error, filled));
       show[event]?.(data);
     }
-    if (!shown.result) fail("The server closed the connection before the summary was complete. Try again.");
+    if (!shown.result) return fail("The server closed the connection before the summary was complete. Try again.");
+    if (picked("rival")) await compare(ask, picked("rival"));
   } catch (error) {
     if (error.name === "AbortError") say("Stopped");
     else fail("The connection to the server failed. Check that it runs, then try again.");
@@ -254,6 +269,24 @@ const send = async () => {
     busy(false);
     running = null;
   }
+};
+
+const compare = async (ask, model) => {  // with the summary of another model, of the same documents
+  const ready = $("status").textContent;
+  say(`${model} summarizes the same documents`);
+  const documents = shown.body.documents.map(({ text, data, ...rest }) => data ? { ...rest, data } : { ...rest, text });
+  const response = await ask(JSON.stringify({ ...shown.body, documents, options: {}, model }));
+  if (!response.ok) return refuse(response, shown.cards);
+  const other = { ...shown, body: { ...shown.body, model }, sentences: [], places: [], result: null };
+  for await (const [event, data] of eventsOf(response)) {
+    if (event === "error") return fail(`${model}: ${data.error}`);
+    if (event === "reading") other.places = data.places;
+    if (event === "result") Object.assign(other, { sentences: data.sentences, result: data });
+  }
+  if (!other.result) return fail(`The server closed the connection before the summary of ${model} was complete. Try again.`);
+  rival = other;
+  showRival();
+  say(`${ready}; that of ${model} is beside it`);
 };
 
 $("form").addEventListener("submit", (event) => {
@@ -273,6 +306,7 @@ const show = {
     $("result").hidden = false;
     $("copies").hidden = true;
     for (const id of ["summary", "selected", "remarks"]) $(id).replaceChildren();
+    showRival();
     showSources();
     if ($("result").getBoundingClientRect().top > 0.6 * innerHeight) $("result").scrollIntoView({ behavior: motion() });
     say(position ? `Waiting for ${plural(position, "request")}` : "Reading the documents");
@@ -359,16 +393,18 @@ const showSentences = () => {
 };
 
 const showSources = () => {
-  const all = notes(), top = Math.max(...shown.result?.attention ?? [], 1e-9);
+  const { attention = [], predicted = [] } = shown.result ?? {};
+  const all = notes(), top = Math.max(...attention, ...predicted, 1e-9);
   $("sources").classList.toggle("plain", !shown.places.length);
-  $("sources").replaceChildren(make("h2", {}, "Sources"), ...shown.body.documents.flatMap((document, at) => {
+  const legend = predicted.length ? [make("p", { class: "note" }, "Bars: the share of the attention; the thin one is what the attention predictor expects")] : [];
+  $("sources").replaceChildren(make("h2", {}, "Sources"), ...legend, ...shown.body.documents.flatMap((document, at) => {
     const text = chars(document.text ?? ""), parts = [];
     const cited = all.map((note, index) => ({ ...note, number: index + 1 })).filter((note) => note.document === at);
     const read = shown.places.map((place, rank) => ({ ...place, rank })).filter((place) => place.document === at);
     let done = 0;
     for (const { start, end, rank } of read.sort((one, other) => one.start - other.start)) {
       parts.push(...lines(text, done, start).map(([from, to]) => paragraph(text, from, to, cited, null, top)));
-      parts.push(paragraph(text, start, end, cited, shown.result?.attention[rank] ?? null, top));
+      parts.push(paragraph(text, start, end, cited, attention[rank] ?? null, top, predicted[rank] ?? null));
       done = Math.max(done, end);
     }
     const unread = lines(text, done, text.length).map(([from, to]) => paragraph(text, from, to, cited, null, top));
@@ -386,15 +422,19 @@ const lines = (text, from, to) => {  // the positions of lines with text
   return found;
 };
 
-const paragraph = (text, start, end, cited, share, top) => {
+const bar = (share, top, kind) => {
+  const fill = make("i", {});
+  fill.style.setProperty("--share", share / top);
+  return make("span", { class: kind, "aria-hidden": true }, fill);
+};
+
+const paragraph = (text, start, end, cited, share, top, hat = null) => {
   const body = make("p", { dir: "auto" }, ...marked(text, start, end, cited));
   const known = shown.places.length && shown.result;
   if (!shown.places.length) return make("div", { class: "para" }, body);
   if (share === null) return make("div", { class: known ? "para unread" : "para" }, make("div", { class: "share" }, known ? "not read" : ""), body);
-  const fill = make("i", {});
-  fill.style.setProperty("--share", share / top);
-  const bar = make("span", { class: "bar", "aria-hidden": true }, fill);
-  return make("div", { class: "para" }, make("div", { class: "share" }, percent(share), hidden(" of the attention"), bar), body);
+  const expected = hat === null ? [] : [hidden(`, ${percent(hat)} predicted`), bar(hat, top, "bar hat")];
+  return make("div", { class: "para" }, make("div", { class: "share" }, percent(share), hidden(" of the attention"), bar(share, top, "bar"), ...expected), body);
 };
 
 const marked = (text, start, end, cited) => {  // the characters from start to end, with the cited passages
@@ -415,6 +455,24 @@ const showRemarks = ({ model, support, unsupported, warnings }) => {
   const remarks = warnings.map((warning) => make("p", { class: "warning", dir: "auto" }, warning));
   $("remarks").replaceChildren(make("p", { class: "note" }, `Written by ${by}${supported}`), ...remarks);
 };
+
+const showRival = () => {  // the summary of the other model, as plain text; its passages can be shown instead
+  $("heading").textContent = rival ? `Summary by ${shown.body.model}` : "Summary";
+  $("rival").hidden = !rival;
+  $("pair").classList.toggle("two", Boolean(rival));
+  if (!rival) return;
+  $("rival-heading").textContent = `Summary by ${rival.body.model}`;
+  $("rival-summary").textContent = rival.result.summary;
+};
+$("swap").addEventListener("click", () => {
+  [shown, rival] = [rival, shown];
+  showSentences();
+  showSources();
+  showRemarks(shown.result);
+  showRival();
+  $("selected").textContent = "";
+  say(`The sources of the summary by ${shown.body.model} are shown`);
+});
 
 // Selection: a sentence and the passages that it cites, or a passage and the sentences that cite it
 
