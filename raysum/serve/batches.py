@@ -9,7 +9,7 @@ import json
 import pickle
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,13 @@ class BatchResult(Shown):
 
 @dataclass(frozen=True)
 class _Part:
-    """Clusters of a source that follow each other, or their summaries; no lines if an earlier call wrote these."""
+    """Clusters of a source that follow each other, or their summaries; neither if an earlier call wrote these."""
 
     source: int
     number: int
     size: int  # bytes of the clusters in the source
-    lines: list[str]  # of JSON
+    clusters: list[dict[str, Any] | NoSummary] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # summaries, as JSON
 
     @property
     def name(self) -> str:
@@ -209,16 +210,16 @@ def _parts(number: int, source: RawSource, finished: Collection[str]) -> Iterato
     for count in itertools.count():
         if not (found := [*islice(records, _PART)]):
             return
-        part = _Part(number, count, sum(record.size for record in found), [])
-        yield part if part.name in finished else replace(part, lines=[_line(record) for record in found])
+        part = _Part(number, count, sum(record.size for record in found))
+        yield part if part.name in finished else replace(part, clusters=[_cluster(record) for record in found])
 
 
-def _line(record: Record) -> str:
-    """Return a cluster, or the ``error`` of a record that is none, as JSON."""
+def _cluster(record: Record) -> dict[str, Any] | NoSummary:
+    """Return a cluster, or why a record is none."""
     try:
-        return json.dumps(record.cluster())
+        return record.cluster()
     except Rejected as reason:
-        return json.dumps(NoSummary(record.id, f"{record.where}: {reason}").to_dict())
+        return NoSummary(record.id, f"{record.where}: {reason}")
 
 
 class _Summarizer:
@@ -238,10 +239,11 @@ class _Summarizer:
             return pickle.dumps(Failure.of(error))
 
     def part(self, part: _Part) -> _Part:
-        clusters = [json.loads(line) for line in part.lines]
-        summaries = iter(self._summarizer.summarize_each([one for one in clusters if "error" not in one]))
-        results = (one if "error" in one else next(summaries).to_dict() for one in clusters)
-        return replace(part, lines=[json.dumps(result, ensure_ascii=False) for result in results])
+        clusters = [cluster for cluster in part.clusters if not isinstance(cluster, NoSummary)]
+        summaries = iter(self._summarizer.summarize_each(clusters))
+        results = [one if isinstance(one, NoSummary) else next(summaries) for one in part.clusters]
+        lines = [json.dumps(result.to_dict(), ensure_ascii=False) for result in results]
+        return replace(part, clusters=[], lines=lines)
 
 
 def _write(folder: Path, name: str, content: str) -> None:

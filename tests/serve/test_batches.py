@@ -110,3 +110,17 @@ def test_each_cluster_is_summarized_once_by_two_workers_with_kills(tmp_path: Pat
     while command.living() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not command.living()
+
+
+def test_citations_of_files_keep_their_headings_and_rows_may_have_a_field_error(tmp_path: Path):
+    text = "# Arden\n\nThe ferry sank near the harbour in 1921.\n\n## Storms\n\nThe line was closed in 1921 by a storm.\n"
+    (tmp_path / "topics/arden").mkdir(parents=True)
+    (tmp_path / "topics/arden/a.md").write_text(text)
+    raysum.summarize_files("lead", tmp_path / "topics", tmp_path / "out", workers=0)
+    (line,) = content(tmp_path / "out").values()
+    places = {cited["place"] for sentence in json.loads(line)["sentences"] for cited in sentence["citations"]}
+    assert "Storms" in places
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "r", "documents": [text], "error": "none"}) + "\n")
+    raysum.summarize_files("lead", tmp_path / "rows.jsonl", tmp_path / "rows", workers=0)
+    (line,) = content(tmp_path / "rows").values()
+    assert json.loads(line)["summary"]
