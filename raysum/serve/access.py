@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from raysum.errors import UserError
+from raysum.runtime.storage import check_here, check_writable
 from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, Service
 from raysum.serve.guard import LOCAL, extent, problem
@@ -29,12 +30,15 @@ _current = ContextVar["Caller | None"]("caller", default=None)  # of the request
 
 
 def with_access(config: ServeConfig) -> ServeConfig:
-    """Return ``config`` with absolute paths of its keys and its log.
+    """Return ``config`` with absolute paths of its keys, its log and its batches.
 
     Raises UserError if they cannot be used, or if other machines may send requests and nothing says who.
     """
     request_log(config.log)
-    paths = {"keys": config.keys, "log": config.log}
+    if config.batches:
+        check_here(Path(config.batches), "--batches")
+        check_writable(Path(config.batches))
+    paths = {"keys": config.keys, "log": config.log, "batches": config.batches}
     config = config.model_copy(update={name: path and os.path.abspath(path) for name, path in paths.items()})
     if config.keys:
         KeyFile.read(Path(config.keys))
@@ -96,8 +100,14 @@ class Callers:
     def find(self, key: bytes) -> Caller | None:
         """Return the caller with this key, also a revoked one. Raises UserError if the file cannot be read."""
         entry = self._current_content().find(key)
-        if entry is None:
-            return None
+        return None if entry is None else self._of(entry)
+
+    def named(self, name: str) -> Caller | None:
+        """Return the caller of the key ``name``. Raises as :meth:`find` does."""
+        entry = next((key for key in self._current_content().keys if key.name == name), None)
+        return None if entry is None else self._of(entry)
+
+    def _of(self, entry: Key) -> Caller:
         caller = self._callers.get(entry.name)
         if caller is None or caller.key != entry:  # the limits have changed
             caller = self._callers[entry.name] = Caller.of(entry)
@@ -205,6 +215,16 @@ class Charged:
                 elif event["event"] == "result":
                     usage |= event["data"].get("usage") or {}
                 yield event
+
+
+def act_as(name: str, callers: Callers | None) -> None:
+    """Make the key ``name`` the current one of this task. Raises HTTPException 401 if it is revoked or removed."""
+    if callers is None:
+        return
+    caller = callers.named(name)
+    if caller is None or caller.key.revoked:
+        raise HTTPException(401, "the key that sent this batch is revoked")
+    _current.set(caller)
 
 
 def caller_name() -> str:

@@ -2,21 +2,24 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 import raysum
 from raysum.errors import UserError
-from raysum.serve.access import Callers, Charged, KeyRequired
+from raysum.serve.access import Callers, Charged, KeyRequired, act_as
+from raysum.serve.batch_routes import Runner, add_batches, running
+from raysum.serve.batch_store import BatchStore
 from raysum.serve.config import Limits
 from raysum.serve.dialect_routes import REQUESTS, add_dialects, chosen
-from raysum.serve.events import Event, Service, encoded
+from raysum.serve.events import BACKGROUND, Event, Service, encoded
 from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
 from raysum.serve.openapi import add_examples
@@ -24,6 +27,14 @@ from raysum.serve.request_log import request_log
 from raysum.serve.schema import Document, Health, Problem, Strict, SummarizeRequest, SummaryAnswer, unknown
 from raysum.serve.streams import NO_STORE, accepted, fault_message
 from raysum.serve.uploads import with_uploads
+
+
+class Batches(NamedTuple):
+    """Where batches are stored, and how many of their requests the models get at a time."""
+
+    folder: str
+    together: int
+
 
 _MOST_PROBLEMS = 10  # listed in an answer
 _LONGEST_NAME = 40  # characters of a field name in an answer
@@ -53,6 +64,7 @@ def build_api(
     local: bool,
     keys: str | None = None,
     log: str | None = None,
+    batches: Batches | None = None,
 ) -> FastAPI:
     """Return the web application of ``models`` by name, the default one first.
 
@@ -61,25 +73,7 @@ def build_api(
     """
     metrics = Metrics()
     models = {name: Charged(Counted(model, metrics)) for name, model in models.items()}
-    api = FastAPI(
-        title="raysum",
-        version=raysum.__version__,
-        description=f"Summaries with citations of document clusters, by {health}.",
-        docs_url=None,
-        redoc_url=None,
-    )
-    api.state.limits = limits
-    api.router.route_class = GuardedRoute
-    api.add_middleware(BodyLimit, limit=limits.max_body)
-    if keys:
-        api.add_middleware(KeyRequired, callers=Callers(keys))
-    api.add_middleware(HeaderLimit)
-    if local:
-        api.add_middleware(LocalOnly)
-    api.add_middleware(Measured, metrics=metrics, log=request_log(log))
-    _answer_errors(api)
-    add_metrics_route(api, metrics)
-    add_examples(api, has_keys=bool(keys))
+    callers = Callers(keys) if keys else None
 
     async def asked(request: SummarizeRequest) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the cluster as `raysum prepare` reads it, and the decode settings of a request."""
@@ -88,6 +82,37 @@ def build_api(
             cluster["documents"] = await asyncio.to_thread(with_uploads, cluster["documents"])
             check_documents(cluster["documents"], limits)
         return cluster, request.options.model_dump(exclude_none=True)
+
+    async def answer_stored(key: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request of a batch that the ``key`` has sent."""
+        act_as(key, callers)
+        request = await asyncio.to_thread(_stored_request, body, limits)
+        cluster, settings = await asked(request)
+        return await chosen(models, request.model).summarize(cluster, {**settings, BACKGROUND: True})
+
+    runner = batches and Runner(BatchStore(batches.folder), answer_stored, batches.together)
+    api = FastAPI(
+        title="raysum",
+        version=raysum.__version__,
+        description=f"Summaries with citations of document clusters, by {health}.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=None if runner is None else lambda _: running(runner),
+    )
+    api.state.limits = limits
+    api.router.route_class = GuardedRoute
+    api.add_middleware(BodyLimit, limit=limits.max_body, batch_limit=limits.max_batch)
+    if callers:
+        api.add_middleware(KeyRequired, callers=callers)
+    api.add_middleware(HeaderLimit)
+    if local:
+        api.add_middleware(LocalOnly)
+    api.add_middleware(Measured, metrics=metrics, log=request_log(log))
+    _answer_errors(api)
+    add_metrics_route(api, metrics)
+    add_examples(api, has_keys=bool(keys))
+    if runner:
+        add_batches(api, runner, limits)
 
     @api.post("/v1/summarize", responses={200: {"model": SummaryAnswer}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
@@ -176,10 +201,8 @@ def _answer_errors(api: FastAPI) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        errors, asked = error.errors(), REQUESTS.get(request.scope["path"], SummarizeRequest)
-        messages = [_explain(each, asked) for each in errors[:_MOST_PROBLEMS]]
-        rest = len(errors) - len(messages)
-        return problem(422, "; ".join(messages + [f"and {rest} more"] * (rest > 0)))
+        asked = REQUESTS.get(request.scope["path"], SummarizeRequest)
+        return problem(422, _explained(error.errors(), asked))
 
     @api.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
@@ -194,6 +217,23 @@ _BODY, _FORM = 0, 3  # positions without a field in pydantic's locations: ("body
 _MESSAGES = {
     "model_attributes_type": "must be a JSON object, sent with Content-Type: application/json",
 }
+
+
+def _explained(errors: Sequence[Any], asked: type[Strict]) -> str:
+    messages = [_explain(each, asked) for each in errors[:_MOST_PROBLEMS]]
+    rest = len(errors) - len(messages)
+    return "; ".join(messages + [f"and {rest} more"] * (rest > 0))
+
+
+def _stored_request(body: dict[str, Any], limits: Limits) -> SummarizeRequest:
+    """Return the request in a batch. Raises HTTPException as the route /v1/summarize answers."""
+    if isinstance(documents := body.get("documents"), list):
+        check_documents(documents, limits)
+    try:
+        return SummarizeRequest.model_validate(body)
+    except ValidationError as error:
+        found = [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
+        raise HTTPException(422, _explained(found, SummarizeRequest)) from None
 
 
 def _explain(error: Any, asked: type[Strict]) -> str:

@@ -5,7 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import httpx
 from raysum.config.base import with_settings
 from raysum.config.loading import section_of
 from raysum.errors import UserError
+from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.network import http_url, listening
 from raysum.runtime.processes import muted
 from raysum.runtime.progress import say
@@ -73,7 +75,9 @@ def serving(config: ServeConfig) -> Iterator[str]:
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
         port = listener.getsockname()[1]
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
-    with ray_session(config.address, config.replicas, "serve"):
+    folder = Path(config.batches) if config.batches else None
+    own = nullcontext() if folder is None else folder_lock(folder, folder / LOCK)  # one service answers its batches
+    with own, ray_session(config.address, config.replicas, "serve"):
         from ray import serve as ray_serve
 
         from raysum.serve.ports import require_token

@@ -5,7 +5,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,13 @@ class _Connection:
         if not isinstance(found, dict):
             raise self.foreign()
         return found
+
+    def _result(self, line: str) -> dict[str, Any]:
+        try:
+            result: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise self.foreign() from None
+        return result
 
     def _events(self) -> "_Events":
         return _Events(self.address, self.foreign())
@@ -161,12 +168,35 @@ class Client(_Connection):
         """The server's ``status``, ``run`` and ``step``."""
         return self._ask("GET", "/healthz")
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def start_batch(self, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Send requests (bodies of /v1/summarize) by their ids, and return the batch with its ``id``."""
+        return self._ask("POST", "/v1/batches", content=_lines(requests))
+
+    def batch(self, id: str) -> dict[str, Any]:
+        """The ``status`` of a batch, and its ``request_counts``: total, completed and failed."""
+        return self._ask("GET", f"/v1/batches/{id}")
+
+    def batch_results(self, id: str) -> Iterator[dict[str, Any]]:
+        """Yield the results so far, each with ``custom_id`` and ``response`` (a summary) or ``error``."""
+        with self._errors(), self._http.stream("GET", f"{self.address}/v1/batches/{id}/results") as answer:
+            if answer.status_code != 200:
+                answer.read()
+                raise UserError(self._problem(answer))
+            for line in answer.iter_lines():
+                yield self._result(line)
+
+    def cancel_batch(self, id: str) -> dict[str, Any]:
+        """End a batch and return it. Its results so far stay."""
+        return self._ask("POST", f"/v1/batches/{id}/cancel")
+
+    def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, content: bytes | None = None
+    ) -> dict[str, Any]:
         problem = ""
         for attempt in range(self.retries + 1):
             try:
                 with self._errors():
-                    answer = self._http.request(method, self.address + path, json=body)
+                    answer = self._http.request(method, self.address + path, json=body, content=content)
                 problem, pause = self._retried(answer, attempt)
                 if not problem:
                     return self._object(answer)
@@ -236,12 +266,36 @@ class AsyncClient(_Connection):
         """As :meth:`Client.health`."""
         return await self._ask("GET", "/healthz")
 
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def start_batch(self, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """As :meth:`Client.start_batch`."""
+        return await self._ask("POST", "/v1/batches", content=_lines(requests))
+
+    async def batch(self, id: str) -> dict[str, Any]:
+        """As :meth:`Client.batch`."""
+        return await self._ask("GET", f"/v1/batches/{id}")
+
+    async def batch_results(self, id: str) -> AsyncIterator[dict[str, Any]]:
+        """As :meth:`Client.batch_results`."""
+        with self._errors():
+            async with self._http.stream("GET", f"{self.address}/v1/batches/{id}/results") as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    raise UserError(self._problem(answer))
+                async for line in answer.aiter_lines():
+                    yield self._result(line)
+
+    async def cancel_batch(self, id: str) -> dict[str, Any]:
+        """As :meth:`Client.cancel_batch`."""
+        return await self._ask("POST", f"/v1/batches/{id}/cancel")
+
+    async def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, content: bytes | None = None
+    ) -> dict[str, Any]:
         problem = ""
         for attempt in range(self.retries + 1):
             try:
                 with self._errors():
-                    answer = await self._http.request(method, self.address + path, json=body)
+                    answer = await self._http.request(method, self.address + path, json=body, content=content)
                 problem, pause = self._retried(answer, attempt)
                 if not problem:
                     return self._object(answer)
@@ -279,6 +333,12 @@ class _Events:
             raise self._foreign
         if self._event != "result":
             raise UserError(f"the stream of {self._address} ended before its result; ask again")
+
+
+def _lines(requests: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Return the body of a batch."""
+    lines = (json.dumps({"custom_id": custom_id, "body": body}) for custom_id, body in requests.items())
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _pause(attempt: int) -> float:

@@ -17,6 +17,7 @@ class Limits(Section):
     """Upper limits of a request."""
 
     max_body: int = Field(8 << 20, gt=0, description="bytes of a request; 40 long articles have about 2 MiB")
+    max_batch: int = Field(1 << 30, gt=0, description="bytes of the requests of a batch")
     max_documents: int = Field(1000, gt=0, description="documents of a request")
     max_paragraphs: int = Field(10_000, gt=0, description="lines of its documents, including blank ones")
     max_characters: int = Field(4_000_000, gt=0, description="characters of its documents")
@@ -53,6 +54,7 @@ class ServeConfig(_Served):
     host: str = Field("127.0.0.1", description="address to bind")
     port: int = Field(8000, ge=0, le=65535, description="port to bind; 0 chooses a free port")
     keys: str | None = Field(None, description="file of `raysum keys`; requests without a key in it get 401")
+    batches: str | None = Field(None, description="folder on this machine for the batches of /v1/batches")
     log: str | None = Field(None, description="file to append a JSON line for each request to, without texts and keys")
     tls_certificate: str | None = Field(None, description="PEM file of the certificate and its chain, for https")
     tls_key: str | None = Field(None, description="PEM file of its private key, without a password")

@@ -11,7 +11,9 @@ from raysum.decode.summary import Summary
 from raysum.extract.outline import outline
 
 Event = dict[str, Any]  # "event": its name, "data": its values
-MAX_TOKENS = "max_tokens"  # a setting of requests beside the decode settings, which can only shorten summaries
+# Settings of requests beside the decode settings: a limit that can only shorten summaries, and true for requests of
+# batches, which do not delay others.
+MAX_TOKENS, BACKGROUND = "max_tokens", "background"
 
 
 class Service(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ModelConfig
-from raysum.serve.events import MAX_TOKENS, Event, completed, failed, outlined, queued
+from raysum.serve.events import BACKGROUND, MAX_TOKENS, Event, completed, failed, outlined, queued
 from raysum.serve.served import EXAMPLE, Follower, Served
 from raysum.serve.state import described
 
@@ -35,7 +35,7 @@ class Extracts:
         version = self._follower.current
         try:
             settings = {**settings}
-            most = settings.pop(MAX_TOKENS, None)
+            most, _ = settings.pop(MAX_TOKENS, None), settings.pop(BACKGROUND, None)
             chosen = version.model.choose(settings)
             chosen = chosen.limited(most) if most else chosen
             yield queued(0)

@@ -24,6 +24,7 @@ ERROR_FORMS = {
     "/v1/responses": openai_error,
     "/v1/messages": anthropic_error,
 }  # of routes in the formats of other services
+BATCHES = "/v1/batches"
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _HEADERS = 1 << 16  # bytes of header names and values
 _TIMEOUT = 30.0  # seconds between two parts of a body
@@ -128,13 +129,17 @@ def at_proxy() -> list[Middleware]:
 
 
 class BodyLimit:
-    """ASGI middleware that answers 413 to a body of more than ``limit`` bytes, and 408 to a stalled one."""
+    """ASGI middleware that answers 413 to a body of more than ``limit`` bytes, and 408 to a stalled one.
 
-    def __init__(self, app: ASGIApp, limit: int):
-        self.app, self.limit = app, limit
+    The body of a batch may have ``batch_limit`` bytes.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, batch_limit: int):
+        self.app, self._limits = app, {False: ("--max-body", limit), True: ("--max-batch", batch_limit)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         taken, more = 0, True
+        name, limit = self._limits[scope.get("path", "").endswith(BATCHES)]
 
         async def limited() -> Message:
             nonlocal taken, more
@@ -144,8 +149,8 @@ class BodyLimit:
                 raise HTTPException(408, f"the request stalled for {_TIMEOUT:.0f} s") from None
             taken += len(message.get("body", b""))
             more = message.get("more_body", False)
-            if taken > self.limit:
-                reason = f"the request is larger than {self.limit} bytes, the server's --max-body"
+            if taken > limit:
+                reason = f"the request is larger than {limit} bytes, the server's {name}"
                 raise HTTPException(413, reason)
             return message
 

@@ -20,9 +20,9 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
-from raysum.serve.api import build_api
+from raysum.serve.api import Batches, build_api
 from raysum.serve.config import ModelConfig, ServeConfig
-from raysum.serve.events import MAX_TOKENS, Event, completed, failed, grown, outlined, queued, reading
+from raysum.serve.events import BACKGROUND, MAX_TOKENS, Event, completed, failed, grown, outlined, queued, reading
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, Overloaded, extent, refused
 from raysum.serve.page import Control, add_page, controls_of
@@ -98,11 +98,12 @@ class Model:
         own = summarizer.settings
         try:
             settings = {**settings}
-            most = settings.pop(MAX_TOKENS, None)
+            most, is_background = settings.pop(MAX_TOKENS, None), settings.pop(BACKGROUND, False)
             chosen = summarizer.choose(settings)
             chosen = chosen.limited(most) if most else chosen
             costly = chosen.num_beams * chosen.max_length > own.num_beams * own.max_length
             lane: Lane = "costly" if costly else "large" if self._is_large(cluster) else "ordinary"
+            lane = "background" if is_background else lane
             if scheduler.is_full(lane):  # the remaining places are for ordinary requests
                 yield failed("too many costly requests are waiting; try again later", 503)
                 return
@@ -227,16 +228,22 @@ class Front:
     """The HTTP interface. It validates requests before they reach a replica."""
 
     def __init__(
-        self, replicas: DeploymentHandle, health: Health, config: ServeConfig, controls: Mapping[str, list[Control]]
+        self,
+        replicas: DeploymentHandle,
+        health: Health,
+        config: ServeConfig,
+        controls: Mapping[str, list[Control]],
+        together: int,
     ):
         bind_to_node()
         self._models = {name: Remote(replicas, name) for name in controls}
-        self._health, self._config, self._controls = health, config, controls
+        self._health, self._config, self._controls, self._together = health, config, controls, together
         self._are_ready, self._asked = False, time.monotonic() - _FRESH
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         config = self._config
-        api = build_api(self._models, self._health, config, config.host in LOCAL, config.keys, config.log)
+        batches = Batches(config.batches, self._together) if config.batches else None
+        api = build_api(self._models, self._health, config, config.host in LOCAL, config.keys, config.log, batches)
         add_page(api, self._health, self._controls, config)
         add_state_routes(api, self._models, self.are_ready)
         return api
@@ -277,7 +284,7 @@ def application(config: ServeConfig, served: Mapping[str, Served]) -> serve.Appl
     replicas = serve.deployment(
         name="model",
         num_replicas=config.replicas,
-        max_ongoing_requests=2 * batch,
+        max_ongoing_requests=(4 if config.batches else 2) * batch,  # requests of batches take no place of others
         max_queued_requests=2 * batch * config.replicas,
         max_constructor_retry_count=1,
         graceful_shutdown_timeout_s=_DRAIN,
@@ -293,4 +300,5 @@ def application(config: ServeConfig, served: Mapping[str, Served]) -> serve.Appl
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress()(Front))
     controls = {name: controls_of(model.config) for name, model in served.items()}
-    return front.bind(replicas.bind(dict(served), config.memory), health_of(served), config, controls)
+    models = replicas.bind(dict(served), config.memory)
+    return front.bind(models, health_of(served), config, controls, 2 * batch * config.replicas)

@@ -17,7 +17,7 @@ from raysum.config.decoding import DecodeConfig
 from raysum.data.rows import Row
 from raysum.decode.summarizer import Progress, SummarizedRow, Summarizer
 
-Lane = Literal["ordinary", "large", "costly"]
+Lane = Literal["ordinary", "large", "costly", "background"]
 LANES: tuple[Lane, ...] = get_args(Lane)
 
 _BATCH_WAIT = 0.02  # seconds that a request waits for others; decoding takes much longer
@@ -123,7 +123,8 @@ class Scheduler:
 
     def is_full(self, lane: Lane) -> bool:
         """Return whether a request of a ``lane`` other than the ordinary one must be refused."""
-        return lane != "ordinary" and self._present[lane] >= self._summarizer.settings.batch_examples
+        most = (2 if lane == "background" else 1) * self._summarizer.settings.batch_examples
+        return lane != "ordinary" and self._present[lane] >= most
 
     @contextmanager
     def entered(self, lane: Lane) -> Iterator[None]:

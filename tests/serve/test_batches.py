@@ -113,7 +113,9 @@ def test_each_cluster_is_summarized_once_by_two_workers_with_kills(tmp_path: Pat
 
 
 def test_citations_of_files_keep_their_headings_and_rows_may_have_a_field_error(tmp_path: Path):
-    text = "# Arden\n\nThe ferry sank near the harbour in 1921.\n\n## Storms\n\nThe line was closed in 1921 by a storm.\n"
+    text = (
+        "# Arden\n\nThe ferry sank near the harbour in 1921.\n\n## Storms\n\nThe line was closed in 1921 by a storm.\n"
+    )
     (tmp_path / "topics/arden").mkdir(parents=True)
     (tmp_path / "topics/arden/a.md").write_text(text)
     raysum.summarize_files("lead", tmp_path / "topics", tmp_path / "out", workers=0)

@@ -1,0 +1,162 @@
+"""The routes of batches, and the task that summarizes them while the service has nothing else to do."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import islice
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse
+from starlette.exceptions import HTTPException
+
+from raysum.errors import UserError
+from raysum.serve.access import caller_name
+from raysum.serve.batch_store import Batch, BatchList, BatchStore, StoredBatch
+from raysum.serve.config import Limits
+from raysum.serve.guard import BATCHES
+from raysum.serve.schema import Problem
+
+_PAUSE = 2.0  # seconds after a refusal without Retry-After
+_RETRIED = (429, 503)  # a limit of the key, no place
+_PROBLEMS: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "There is no such batch"}}
+_LINES = {"application/jsonl": {"schema": {"type": "string"}}}
+
+Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]  # of the name of a key and the body of a request
+
+
+class Runner:
+    """Answers the requests of all batches, the oldest batch first, ``together`` at a time.
+
+    ``answer`` raises HTTPException or UserError. It continues unfinished batches when it starts.
+    """
+
+    def __init__(self, store: BatchStore, answer: Answer, together: int):
+        self.store, self._answer, self._together = store, answer, together
+        self._arrived = asyncio.Event()
+        self._asked = dict[str, set[asyncio.Task[None]]]()  # the running requests of a batch
+
+    async def run(self) -> None:
+        while True:
+            self._arrived.clear()
+            for batch in self.store.batches():
+                if batch.is_running:
+                    await self._finish(batch)
+            await self._arrived.wait()
+
+    def add(self) -> None:
+        """Look for a new batch."""
+        self._arrived.set()
+
+    def cancel(self, batch: StoredBatch) -> None:
+        if batch.is_running:
+            batch.end("cancelled")
+            for task in self._asked.get(batch.batch.id, ()):
+                task.cancel()
+
+    async def _finish(self, batch: StoredBatch) -> None:
+        running = self._asked[batch.batch.id] = set()
+        requests = batch.missing()
+        try:
+            while batch.is_running:
+                more = islice(requests, self._together - len(running))
+                running |= {asyncio.create_task(self._ask(batch, request)) for request in more}
+                if not running:
+                    batch.end("completed")
+                    break
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                running -= done
+                for task in done:
+                    if not task.cancelled():
+                        task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            del self._asked[batch.batch.id]
+
+    async def _ask(self, batch: StoredBatch, request: dict[str, Any]) -> None:
+        """Write the answer to a request; one that is refused for now is repeated."""
+        while True:
+            try:
+                status, body = 200, await self._answer(batch.owner, request["body"])
+            except UserError as error:
+                status, body = 400, {"error": str(error)}
+            except HTTPException as error:
+                if error.status_code in _RETRIED:
+                    await asyncio.sleep(float((error.headers or {}).get("Retry-After", _PAUSE)))
+                    continue
+                status, body = error.status_code, {"error": str(error.detail)}
+            if batch.is_running:
+                batch.add(request["custom_id"], status, body)
+            return
+
+
+def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
+    """Add the routes of batches. A batch is only visible for the key that sent it."""
+
+    def found(id: str) -> StoredBatch:
+        batch = runner.store.find(id)
+        if batch is None or batch.owner != caller_name():
+            raise HTTPException(404, f"there is no batch {id[:100]!r}")
+        return batch
+
+    @api.post(
+        BATCHES,
+        responses={413: {"model": Problem}, 422: {"model": Problem, "description": "A line is no request"}},
+        openapi_extra={"requestBody": {"required": True, "content": _LINES}},
+    )
+    async def create_batch(request: Request) -> Batch:
+        """Accept a batch: a JSON line for each request, with `custom_id` and the `body` of a /v1/summarize request.
+
+        The requests are answered while the service has nothing else to do, also after a restart."""
+        new = runner.store.new()
+        try:
+            async for part in request.stream():
+                await asyncio.to_thread(new.write, part)
+            batch = await asyncio.to_thread(runner.store.keep, new, caller_name(), limits.max_body)
+        except BaseException as error:
+            new.remove()
+            if isinstance(error, UserError):
+                raise HTTPException(422, str(error)) from None
+            raise
+        runner.add()
+        return batch.batch
+
+    @api.get(BATCHES)
+    async def list_batches() -> BatchList:
+        """List the batches of this key, the newest first."""
+        own = [batch.batch for batch in reversed(runner.store.batches()) if batch.owner == caller_name()]
+        return BatchList(data=own)
+
+    @api.get(f"{BATCHES}/{{id}}", responses=_PROBLEMS)
+    async def show_batch(id: str) -> Batch:
+        """Return the progress of a batch."""
+        return found(id).batch
+
+    @api.get(
+        f"{BATCHES}/{{id}}/results",
+        response_class=FileResponse,
+        responses=_PROBLEMS | {200: {"content": _LINES}},
+    )
+    async def show_results(id: str) -> FileResponse:
+        """Return the results so far: a JSON line for each, with `custom_id` and `response` or `error`."""
+        return FileResponse(found(id).results, media_type="application/jsonl")
+
+    @api.post(f"{BATCHES}/{{id}}/cancel", responses=_PROBLEMS)
+    async def cancel_batch(id: str) -> Batch:
+        """End a batch. The results so far stay."""
+        batch = found(id)
+        runner.cancel(batch)
+        return batch.batch
+
+
+@asynccontextmanager
+async def running(runner: Runner) -> AsyncIterator[None]:
+    """Answer the batches during the block."""
+    task = asyncio.create_task(runner.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,197 @@
+"""The batches of a service on its disk: a folder each, with the requests, the results, and the state.
+
+A result counts when its line is complete, so a killed service continues with the requests that have none.
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from raysum.errors import UserError
+from raysum.runtime.storage import write_text
+from raysum.sources.record import Rejected, parse_json
+
+_REQUESTS, _RESULTS, _STATE = "requests.jsonl", "results.jsonl", "batch.json"
+_ID = re.compile(r"batch_[0-9a-f]{16}")
+_NEW = ".new"  # suffix of a folder whose requests are still arriving
+_EXAMPLE = '{"custom_id": "1", "body": {"documents": [...]}}'
+
+
+class RequestCounts(BaseModel):
+    total: int
+    completed: int = Field(0, description="requests with a summary")
+    failed: int = Field(0, description="requests with an error")
+
+
+class Batch(BaseModel):
+    """A batch of requests."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    status: Literal["in_progress", "completed", "cancelled"] = "in_progress"
+    created_at: int = Field(description="seconds since 1970")
+    ended_at: int | None = Field(None, description="seconds since 1970")
+    request_counts: RequestCounts
+
+
+class BatchList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Batch]
+
+
+class _State(BaseModel):
+    owner: str  # name of the key that sent it, or an empty text
+    batch: Batch
+
+
+class StoredBatch:
+    """A batch in its folder, ``path``."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        state = _State.model_validate_json((path / _STATE).read_bytes())
+        self.owner, self.batch = state.owner, state.batch
+        self._done = set[str]()
+        if self.is_running:
+            self._recount()
+
+    @property
+    def is_running(self) -> bool:
+        return self.batch.status == "in_progress"
+
+    @property
+    def results(self) -> Path:
+        return self.path / _RESULTS
+
+    def missing(self) -> Iterator[dict[str, Any]]:
+        """Yield the requests without a result, in their order."""
+        with (self.path / _REQUESTS).open("rb") as lines:
+            for line in lines:
+                if (request := json.loads(line))["custom_id"] not in self._done:
+                    yield request
+
+    def add(self, custom_id: str, status: int, body: dict[str, Any]) -> None:
+        """Append the answer to a request: its ``body`` has an ``error`` unless the ``status`` is 200."""
+        is_answered = status == 200
+        error = None if is_answered else {"status": status, "message": body["error"]}
+        line = {"custom_id": custom_id, "error": error, "response": body if is_answered else None}
+        with self.results.open("ab") as file:
+            file.write(json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
+        self._count(custom_id, is_answered)
+
+    def end(self, status: Literal["completed", "cancelled"]) -> None:
+        self.batch.status, self.batch.ended_at = status, int(time.time())
+        self._save()
+
+    def _save(self) -> None:
+        write_text(self.path / _STATE, _State(owner=self.owner, batch=self.batch).model_dump_json())
+
+    def _recount(self) -> None:
+        """Count the results, and remove the end of one that a killed service left incomplete."""
+        self.batch.request_counts.completed = self.batch.request_counts.failed = 0
+        complete = 0
+        self.results.touch()
+        with self.results.open("rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):
+                    complete += len(line)
+                    result = json.loads(line)
+                    self._count(result["custom_id"], result["error"] is None)
+        os.truncate(self.results, complete)
+
+    def _count(self, custom_id: str, is_answered: bool) -> None:
+        self._done.add(custom_id)
+        counts = self.batch.request_counts
+        if is_answered:
+            counts.completed += 1
+        else:
+            counts.failed += 1
+
+
+class BatchStore:
+    """The batches in ``folder``. Those that a killed service had received incompletely are removed."""
+
+    def __init__(self, folder: str):
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.glob(f"batch_*{_NEW}"):
+            shutil.rmtree(path, ignore_errors=True)
+        names = [path for path in self._folder.iterdir() if _ID.fullmatch(path.name)]
+        self._batches = {batch.batch.id: batch for batch in map(StoredBatch, names)}
+
+    def batches(self) -> list[StoredBatch]:
+        """Return all batches, the oldest first."""
+        return sorted(self._batches.values(), key=lambda batch: (batch.batch.created_at, batch.batch.id))
+
+    def find(self, id: str) -> StoredBatch | None:
+        return self._batches.get(id)
+
+    def new(self) -> "NewBatch":
+        return NewBatch(self._folder / f"batch_{secrets.token_hex(8)}{_NEW}")
+
+    def keep(self, new: "NewBatch", owner: str, longest: int) -> StoredBatch:
+        """Return the batch of ``owner`` that has arrived. Raises UserError with the first line that is no request."""
+        batch = StoredBatch(new.completed(owner, longest))
+        self._batches[batch.batch.id] = batch
+        return batch
+
+
+class NewBatch:
+    """A batch whose requests arrive."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        path.mkdir()
+        self._file = (path / _REQUESTS).open("wb")
+
+    def write(self, part: bytes) -> None:
+        self._file.write(part)
+
+    def remove(self) -> None:
+        self._file.close()
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def completed(self, owner: str, longest: int) -> Path:
+        """Check the requests, each of at most ``longest`` bytes, and return the folder. Raises UserError."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        ids = set[str]()
+        with (self._path / _REQUESTS).open("rb") as lines:
+            for number, line in enumerate(iter(lambda: lines.readline(longest + 1), b""), 1):
+                if len(line) > longest:
+                    raise UserError(f"line {number} is larger than {longest} bytes, the server's --max-body")
+                if (custom_id := _custom_id(line, number)) in ids:
+                    raise UserError(f"line {number} has the custom_id {custom_id!r} of an earlier line")
+                ids.add(custom_id)
+        if not ids:
+            raise UserError(f"the body has no requests: send a line for each, {_EXAMPLE}")
+        path = self._path.with_suffix("")
+        counts = RequestCounts(total=len(ids))
+        batch = Batch(id=path.name, created_at=int(time.time()), request_counts=counts)
+        write_text(self._path / _STATE, _State(owner=owner, batch=batch).model_dump_json())
+        return self._path.rename(path)
+
+
+class _Request(BaseModel):
+    custom_id: str = Field(min_length=1, max_length=512)
+    body: dict[str, Any]
+
+
+def _custom_id(line: bytes, number: int) -> str:
+    try:
+        return _Request.model_validate(parse_json(line.decode()), strict=True).custom_id
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        reason = f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"
+    except (ValueError, Rejected) as error:
+        reason = f"not JSON ({error})"
+    raise UserError(f"line {number}: {reason}; write {_EXAMPLE}")
