@@ -8,6 +8,7 @@ from raysum.errors import UserError
 
 _EXTRAS = {
     **{"transformers": "bert", "openai": "teach", "mlflow": "mlflow", "wandb": "wandb"},
+    "opentelemetry": "tracing",
     **dict.fromkeys(("s3fs", "gcsfs", "huggingface_hub"), "remote"),
 }
 _PACKAGES = {
@@ -15,6 +16,7 @@ _PACKAGES = {
     "docx": "python-docx",
     "pptx": "python-pptx",
     "python_calamine": "python-calamine",
+    "opentelemetry": "opentelemetry-exporter-otlp-proto-http",
 }  # library -> package, if the names differ
 
 

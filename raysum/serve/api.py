@@ -18,7 +18,7 @@ from raysum.serve.access import Callers, Charged, KeyRequired, act_as
 from raysum.serve.batch_routes import Runner, add_batches, running
 from raysum.serve.batch_store import BatchStore
 from raysum.serve.config import Limits
-from raysum.serve.dialect_routes import REQUESTS, add_dialects, chosen
+from raysum.serve.dialect_routes import REQUESTS, add_dialects, model_named
 from raysum.serve.events import BACKGROUND, Event, Service, encoded
 from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
@@ -88,7 +88,7 @@ def build_api(
         act_as(key, callers)
         request = await asyncio.to_thread(_stored_request, body, limits)
         cluster, settings = await asked(request)
-        return await chosen(models, request.model).summarize(cluster, {**settings, BACKGROUND: True})
+        return await model_named(models, request.model).summarize(cluster, {**settings, BACKGROUND: True})
 
     runner = batches and Runner(BatchStore(batches.folder), answer_stored, batches.together)
     api = FastAPI(
@@ -117,7 +117,7 @@ def build_api(
     @api.post("/v1/summarize", responses={200: {"model": SummaryAnswer}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:
         """Summarize a cluster of documents. Each sentence cites the paragraphs that support it."""
-        model = chosen(models, request.model)
+        model = model_named(models, request.model)
         return JSONResponse(await model.summarize(*await asked(request)))
 
     @api.post(
@@ -133,7 +133,7 @@ def build_api(
         (the final beginning of the summary), `sentence` (one each, with citations), then `result` (the summary as of
         /v1/summarize) or `error`.
         """
-        model = chosen(models, request.model)
+        model = model_named(models, request.model)
         cluster, settings = await asked(request)
         documents = zip(request.documents, cluster["documents"], strict=True)
         texts = {number: read["text"] for number, (sent, read) in enumerate(documents) if _is_file(sent)}

@@ -21,8 +21,10 @@ from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
 from raysum.serve.config import ServeConfig
 from raysum.serve.served import all_served
+from raysum.serve.tracing import check_tracing
 
 _NAME = "raysum"
+_EXPORTER = "raysum.serve.tracing:exporter"
 _LONGEST = 300.0  # seconds until a request is cancelled and answered with 408; also the timeout of our client
 _IDLE = 60  # seconds until an idle connection is closed
 _READY = 120  # seconds in which a running deployment must answer
@@ -70,6 +72,8 @@ def serving(config: ServeConfig) -> Iterator[str]:
     from raysum.serve.ports import tls_options
 
     config = with_access(config)
+    if config.trace:
+        check_tracing()
     served = all_served(config)
     tls = tls_options(config)
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
@@ -77,7 +81,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
     folder = Path(config.batches) if config.batches else None
     own = nullcontext() if folder is None else folder_lock(folder, folder / LOCK)  # one service answers its batches
-    with own, ray_session(config.address, config.replicas, "serve"):
+    with own, ray_session(config.address, config.most_replicas, "serve"):
         from ray import serve as ray_serve
 
         from raysum.serve.ports import require_token
@@ -91,7 +95,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
         try:
             with muted("ray.serve"):  # errors are also raised
                 timeouts = {"request_timeout_s": _LONGEST, "keep_alive_timeout_s": _IDLE}
-                _run(deployments, {"host": config.host, "port": port, **timeouts, **tls}, logs)
+                _run(deployments, {"host": config.host, "port": port, **timeouts, **tls}, logs, config.trace)
             url = http_url(config.host, port, is_secure=bool(tls))
             _wait_until_ready(url)
             yield url
@@ -102,15 +106,16 @@ def serving(config: ServeConfig) -> Iterator[str]:
                 ray_serve.shutdown()
 
 
-def _run(deployments: Any, options: dict[str, Any], logs: dict[str, Any]) -> None:
-    """Deploy with the HTTP ``options`` and wait for the replicas.
+def _run(deployments: Any, options: dict[str, Any], logs: dict[str, Any], trace: float) -> None:
+    """Deploy with the HTTP ``options`` and wait for the replicas. A share ``trace`` of the requests is traced.
 
     Raises the UserError of a replica that cannot load the run, and UserError if Ray Serve does not start in time.
     """
     from ray import serve as ray_serve
 
     try:
-        ray_serve.start(proxy_location="HeadOnly", http_options=options, logging_config=logs)
+        tracing = {"enabled": trace > 0, "exporter_import_path": _EXPORTER, "sampling_ratio": trace}
+        ray_serve.start(proxy_location="HeadOnly", http_options=options, logging_config=logs, tracing_config=tracing)
         ray_serve.run(deployments, name=_NAME, route_prefix="/", logging_config=logs)
     except TimeoutError as error:
         raise UserError(

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from raysum.errors import UserError
 from raysum.serve.access import caller_name
-from raysum.serve.batch_store import Batch, BatchList, BatchStore, StoredBatch
+from raysum.serve.batch_store import BatchList, BatchState, BatchStore, StoredBatch
 from raysum.serve.config import Limits
 from raysum.serve.guard import BATCHES
 from raysum.serve.schema import Problem
@@ -105,7 +105,7 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
         responses={413: {"model": Problem}, 422: {"model": Problem, "description": "A line is no request"}},
         openapi_extra={"requestBody": {"required": True, "content": _LINES}},
     )
-    async def create_batch(request: Request) -> Batch:
+    async def create_batch(request: Request) -> BatchState:
         """Accept a batch: a JSON line for each request, with `custom_id` and the `body` of a /v1/summarize request.
 
         The requests are answered while the service has nothing else to do, also after a restart."""
@@ -129,7 +129,7 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
         return BatchList(data=own)
 
     @api.get(f"{BATCHES}/{{id}}", responses=_PROBLEMS)
-    async def show_batch(id: str) -> Batch:
+    async def show_batch(id: str) -> BatchState:
         """Return the progress of a batch."""
         return found(id).batch
 
@@ -143,7 +143,7 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
         return FileResponse(found(id).results, media_type="application/jsonl")
 
     @api.post(f"{BATCHES}/{{id}}/cancel", responses=_PROBLEMS)
-    async def cancel_batch(id: str) -> Batch:
+    async def cancel_batch(id: str) -> BatchState:
         """End a batch. The results so far stay."""
         batch = found(id)
         runner.cancel(batch)

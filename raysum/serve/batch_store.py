@@ -31,7 +31,7 @@ class RequestCounts(BaseModel):
     failed: int = Field(0, description="requests with an error")
 
 
-class Batch(BaseModel):
+class BatchState(BaseModel):
     """A batch of requests."""
 
     id: str
@@ -44,12 +44,12 @@ class Batch(BaseModel):
 
 class BatchList(BaseModel):
     object: Literal["list"] = "list"
-    data: list[Batch]
+    data: list[BatchState]
 
 
 class _State(BaseModel):
     owner: str  # name of the key that sent it, or an empty text
-    batch: Batch
+    batch: BatchState
 
 
 class StoredBatch:
@@ -176,7 +176,7 @@ class NewBatch:
             raise UserError(f"the body has no requests: send a line for each, {_EXAMPLE}")
         path = self._path.with_suffix("")
         counts = RequestCounts(total=len(ids))
-        batch = Batch(id=path.name, created_at=int(time.time()), request_counts=counts)
+        batch = BatchState(id=path.name, created_at=int(time.time()), request_counts=counts)
         write_text(self._path / _STATE, _State(owner=owner, batch=batch).model_dump_json())
         return self._path.rename(path)
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from raysum.config.base import Section
 from raysum.config.sections import LoadConfig
@@ -48,6 +48,20 @@ class ServeConfig(_Served):
     run: str | dict[str, str] = Field(
         description="a trained run, a search (its best run), or a system that extracts sentences; or several by name"
     )
+    max_replicas: int | None = Field(
+        None, ge=1, le=100_000, description="more replicas, up to so many, while more requests come than they answer"
+    )
+    scale_up: float = Field(10.0, ge=0, le=1e6, description="seconds of high load before a replica is added")
+    scale_down: float = Field(300.0, ge=0, le=1e6, description="seconds of low load before a replica is removed")
+    surge: int = Field(
+        100,
+        ge=0,
+        le=1000,
+        description="percent of additional replicas while a new configuration replaces them: the old ones stop when "
+        "these answer; 0 = they stop first, which needs no more memory",
+    )
+    gpus: float | None = Field(None, ge=0, le=64, description="GPUs of a replica; by default, the replicas share all")
+    trace: float = Field(0.0, ge=0, le=1, description="share of requests that OpenTelemetry traces")
     memory: float | None = Field(
         None, gt=0, description="GiB for the weights of a replica's models; others are loaded when they are asked for"
     )
@@ -60,6 +74,16 @@ class ServeConfig(_Served):
     tls_key: str | None = Field(None, description="PEM file of its private key, without a password")
     allow_anyone: bool = Field(False, description="serve other machines (--host) without keys")
     address: str | None = Field(None, description="address of a running Ray cluster to use")
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> "ServeConfig":
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(f"max_replicas {self.max_replicas} is less than replicas {self.replicas}")
+        return self
+
+    @property
+    def most_replicas(self) -> int:
+        return self.max_replicas or self.replicas
 
     @field_validator("run", mode="before")
     @classmethod

@@ -36,7 +36,7 @@ def add_dialects(api: FastAPI, models: Mapping[str, Service], limits: Limits, pr
     of_anthropic = {status: answer | {"model": AnthropicProblem} for status, answer in problems.items()}
 
     async def answer(request: OpenAIRequest | MessagesRequest, dialect: Dialect) -> Response:
-        model = chosen(models, request.model)
+        model = model_named(models, request.model)
         cluster = await asyncio.to_thread(request.cluster)
         if not cluster["documents"]:
             raise HTTPException(422, "no user message has a text or file to summarize")
@@ -80,7 +80,7 @@ def add_dialects(api: FastAPI, models: Mapping[str, Service], limits: Limits, pr
 T = TypeVar("T")
 
 
-def chosen(models: Mapping[str, T], name: str | None) -> T:
+def model_named(models: Mapping[str, T], name: str | None) -> T:
     """Return the model ``name``, or the first one without a name. Raises HTTPException 404 for an unknown name."""
     if name is None:
         return next(iter(models.values()))

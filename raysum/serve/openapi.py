@@ -8,7 +8,8 @@ from fastapi import FastAPI
 from raysum.decode.summary import Citation, Sentence
 from raysum.serve.access import OPEN
 from raysum.serve.anthropic_answers import MessageAnswer
-from raysum.serve.guard import ERROR_FORMS
+from raysum.serve.batch_store import BatchState
+from raysum.serve.guard import BATCHES, ERROR_FORMS
 from raysum.serve.openai_answers import ChatCompletion, ModelResponse
 from raysum.serve.schema import ModelCard, ModelEntry, ModelList, SummaryAnswer
 
@@ -89,8 +90,9 @@ def _complete(spec: dict[str, Any], has_keys: bool) -> None:
         schemas.pop(name, None)
     if has_keys:
         spec["components"]["securitySchemes"] = _KEYS
+    answers = _answers()
     for path, operations in spec["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             if has_keys and path not in OPEN:
                 operation["security"] = [{name: []} for name in _KEYS]
             for status, answer in list(operation["responses"].items()):
@@ -103,18 +105,25 @@ def _complete(spec: dict[str, Any], has_keys: bool) -> None:
                     form = ERROR_FORMS.get(path)
                     error = form(int(status), message) if form else {"error": message}
                     content["application/json"]["example"] = error
-            for kind, example in _answers().get(path, {}).items():
+            for kind, example in (answers.get(f"{method} {path}") or answers.get(path, {})).items():
                 operation["responses"]["200"]["content"][kind]["example"] = example
     for path, example in _REQUESTS.items():
         spec["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
+    if BATCHES in spec["paths"]:
+        body = "".join(json.dumps({"custom_id": id, "body": _REQUEST}) + "\n" for id in ("1", "2"))
+        spec["paths"][BATCHES]["post"]["requestBody"]["content"]["application/jsonl"]["example"] = body
 
 
 def _answers() -> dict[str, dict[str, Any]]:
-    """Return the example of an answer by path and media type."""
+    """Return the example of an answer by path, or by method and path, and by media type."""
     model = {"run": "pht", "step": 42000}
     summary, entry = _summary(), ModelEntry(id="pht", created=1_790_000_000)
     validation = {"valid_loss": 2.31, "rouge2": 18.2}
     details = {"mix": {"encoder": "LGLGLG", "decoder": "PPPPPP"}, "beta": 0.4, "loaded": 1.79e9, "load_seconds": 4.2}
+    counts = {"total": 2, "completed": 1, "failed": 0}
+    batch = {"id": "batch_0123456789abcdef", "created_at": 1_790_000_000, "request_counts": counts}
+    batch = BatchState.model_validate(batch).model_dump()
+    result = {"custom_id": "1", "error": None, "response": summary}
     card = ModelCard.model_validate({**model, **details, "validation": validation})
     return {
         "/v1/summarize": {"application/json": summary},
@@ -128,6 +137,11 @@ def _answers() -> dict[str, dict[str, Any]]:
         "/v1/models": {"application/json": ModelList(data=[entry]).model_dump()},
         "/v1/models/{model}": {"application/json": entry.model_dump()},
         "/metrics": {"text/plain": _METRICS},
+        BATCHES: {"application/json": batch},
+        f"get {BATCHES}": {"application/json": {"object": "list", "data": [batch]}},
+        f"{BATCHES}/{{id}}": {"application/json": batch},
+        f"{BATCHES}/{{id}}/cancel": {"application/json": batch | {"status": "cancelled"}},
+        f"{BATCHES}/{{id}}/results": {"application/jsonl": json.dumps(result) + "\n"},
     }
 
 

@@ -37,6 +37,7 @@ _LARGE = 0.1  # of a limit; larger requests take longer to prepare than ordinary
 _TRIES = 2  # of a request if its replica dies; with more, one fatal request could kill all replicas
 _STOPPED = "the replicas stopped during this request; try again later"
 _FRESH = 1.0  # seconds for which the state of the replicas is used
+_LOOK_BACK = 30.0  # seconds of load that decide about the number of replicas
 _DRAIN = 2.0  # seconds that running requests may take after the server is stopped
 
 
@@ -280,12 +281,24 @@ def application(config: ServeConfig, served: Mapping[str, Served]) -> serve.Appl
     requests are refused.
     """
     batch = max(model.batch for model in served.values())
-    each = share("replica", config.replicas)
+    each = share("replica", config.most_replicas, gpus=config.gpus)
+    scaling = {
+        "min_replicas": config.replicas,
+        "max_replicas": config.most_replicas,
+        "target_ongoing_requests": batch,
+        "upscale_delay_s": config.scale_up,
+        "downscale_delay_s": config.scale_down,
+        "look_back_period_s": min(_LOOK_BACK, max(1.0, config.scale_up)),
+    }
+    count: dict[str, Any] = {"num_replicas": config.replicas}
+    if config.max_replicas:
+        count = {"autoscaling_config": scaling, "num_replicas": "auto"}
     replicas = serve.deployment(
         name="model",
-        num_replicas=config.replicas,
+        **count,
+        max_surge_percent=config.surge,
         max_ongoing_requests=(4 if config.batches else 2) * batch,  # requests of batches take no place of others
-        max_queued_requests=2 * batch * config.replicas,
+        max_queued_requests=2 * batch * config.most_replicas,
         max_constructor_retry_count=1,
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.05,
@@ -294,11 +307,11 @@ def application(config: ServeConfig, served: Mapping[str, Served]) -> serve.Appl
     front = serve.deployment(
         name="front",
         # More than the replicas accept, so that they refuse requests and the front never queues them.
-        max_ongoing_requests=8 * batch * config.replicas + 100,
+        max_ongoing_requests=8 * batch * config.most_replicas + 100,
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
     )(serve.ingress()(Front))
     controls = {name: controls_of(model.config) for name, model in served.items()}
     models = replicas.bind(dict(served), config.memory)
-    return front.bind(models, health_of(served), config, controls, 2 * batch * config.replicas)
+    return front.bind(models, health_of(served), config, controls, 2 * batch * config.most_replicas)

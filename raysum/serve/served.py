@@ -59,6 +59,7 @@ def all_served(config: ServeConfig) -> dict[str, Served]:
     Decoding settings apply to the models that have them.
     """
     shared = {name: getattr(config, name) for name in ModelConfig.model_fields if name != "run"}
+    shared["replicas"] = config.most_replicas  # which share the cores
     if isinstance(config.run, str):
         served = Served.of(ModelConfig(run=config.run, **shared))
         return {served.health.system or str(served.health.run): served}

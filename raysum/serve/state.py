@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from raysum.extract.summarizer import extracts
 from raysum.runs.folder import Run
-from raysum.serve.dialect_routes import chosen
+from raysum.serve.dialect_routes import model_named
 from raysum.serve.guard import RETRY_AFTER
 from raysum.serve.schema import ModelCard, ModelEntry, ModelList, Problem, Readiness
 
@@ -60,7 +60,7 @@ def add_state_routes(api: FastAPI, models: Mapping[str, Described], are_ready: C
     @api.get("/v1/models/{model:path}", responses=unknown)
     async def show_model(model: str) -> ModelEntry:
         """Return a served model, as OpenAI's clients read it."""
-        return chosen(entries, model)
+        return model_named(entries, model)
 
     @api.get("/v1/model", response_model_exclude_none=True, responses=_NOT_READY | unknown)
     async def describe_model(model: str | None = None) -> ModelCard:
@@ -68,4 +68,4 @@ def add_state_routes(api: FastAPI, models: Mapping[str, Described], are_ready: C
 
         Without `model`, it is the default one. If the last better checkpoint could not be loaded, `rejected` has the
         reason."""
-        return ModelCard(**await chosen(models, model).describe())
+        return ModelCard(**await model_named(models, model).describe())

@@ -1,12 +1,13 @@
 """The OpenAPI object: every route has examples, which fit its schemas, and keys where they are needed."""
 
 import json
+import tempfile
 from typing import Any
 
 import jsonschema
 import pytest
 
-from raysum.serve.api import build_api
+from raysum.serve.api import Batches, build_api
 from raysum.serve.config import Limits
 from raysum.serve.events import Service
 from raysum.serve.openapi import _answers
@@ -23,7 +24,8 @@ class Nothing(Service, Described):
 
 def spec(keys: str | None = None) -> dict[str, Any]:
     service, health = Nothing(), Health(status="ok", run="pht", step=7)
-    api = build_api({"pht": service}, health, Limits(), False, keys)
+    with tempfile.TemporaryDirectory() as folder:
+        api = build_api({"pht": service}, health, Limits(), False, keys, None, Batches(folder, 1))
     add_state_routes(api, {"pht": service}, service.are_ready)
     api.openapi()
     return api.openapi()
