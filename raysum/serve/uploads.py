@@ -1,7 +1,6 @@
 """Uploaded files: documents of all supported kinds, whose content is sent in base64."""
 
 import base64
-import binascii
 from typing import Any
 
 from raysum.errors import UserError
@@ -19,7 +18,7 @@ def uploaded(name: str, data: str, field: str = "data") -> dict[str, Any]:
         raise UserError(f"{name}: {field} must be base64")
     try:
         read = base64.b64decode(content, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # also of characters beyond ASCII
         raise UserError(f"{name}: {field} is not base64 ({error})") from None
     return raw_document(parse_document(read, name, name), name)
 
