@@ -27,6 +27,7 @@ ERROR_FORMS = {
 BATCHES = "/v1/batches"
 LOCAL = ("localhost", "127.0.0.1", "::1")
 _HEADERS = 1 << 16  # bytes of header names and values
+_UNREAD = (408, 413)  # statuses of requests that are not read to their end
 _TIMEOUT = 30.0  # seconds between two parts of a body
 
 
@@ -224,8 +225,9 @@ def _check(what: str, found: int, most: int) -> None:
 
 
 def problem(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Return an answer with a status other than 200."""
-    return _Problem({"error": message}, status_code=status, headers=headers)
+    """Return an answer with a status other than 200. It ends the connection of a body that is too large or slow."""
+    ending = {"Connection": "close"} if status in _UNREAD else {}
+    return _Problem({"error": message}, status_code=status, headers={**ending, **(headers or {})})
 
 
 class _Problem(JSONResponse):

@@ -38,6 +38,7 @@ _TRIES = 2  # of a request if its replica dies; with more, one fatal request cou
 _STOPPED = "the replicas stopped during this request; try again later"
 _FRESH = 1.0  # seconds for which the state of the replicas is used
 _LOOK_BACK = 30.0  # seconds of load that decide about the number of replicas
+_SLOW = 2000  # requests that may arrive slowly without delaying others
 _DRAIN = 2.0  # seconds that running requests may take after the server is stopped
 
 
@@ -307,7 +308,7 @@ def application(config: ServeConfig, served: Mapping[str, Served]) -> serve.Appl
     front = serve.deployment(
         name="front",
         # More than the replicas accept, so that they refuse requests and the front never queues them.
-        max_ongoing_requests=8 * batch * config.most_replicas + 100,
+        max_ongoing_requests=8 * batch * config.most_replicas + _SLOW,
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},

@@ -1,12 +1,17 @@
 """Several models in one service: requests choose one, and a budget of memory unloads those that nobody uses."""
 
 import asyncio
-from pathlib import Path
+import itertools
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 
-from helpers.servers import serving
+from helpers.servers import Server, serving
 from helpers.small_runs import TEXTS, write_run
 from raysum.config.loading import section_of
 from raysum.errors import UserError
@@ -124,20 +129,45 @@ def test_wrong_names_are_one_message(run: Any, problem: str):
         section_of(ServeConfig, {"run": run})
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    run = write_run(tmp_path_factory.mktemp("models"))
+    settings = ("--memory=0.00001", "words=12", "max_length=20")
+    with serving(f"small={run}", "lexrank", "fast=lead", *settings) as server:
+        server.wait_until_ready()
+        yield server
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_service_of_three_models_answers_by_the_one_that_is_asked_for(tmp_path: Path):
-    tiny = {"run": "tiny", "step": 3}
-    settings = ("--memory=0.00001", "words=12", "max_length=20")
-    with serving(f"small={write_run(tmp_path)}", "lexrank", "fast=lead", *settings) as server:
-        server.wait_until_ready()
-        ask = server.client.summarize
-        assert ask("Florence", TEXTS)["model"] == ask("Florence", TEXTS, model="small")["model"] == tiny
-        assert ask("Florence", TEXTS, model="fast")["model"] == {"system": "lead"}
-        assert ask("Florence", TEXTS, model="lexrank")["model"] == {"system": "lexrank"}
-        streamed = [*server.client.stream("Florence", TEXTS, model="fast")][-1]
-        assert streamed[0] == "result" and streamed[1]["model"] == {"system": "lead"}
-        with pytest.raises(UserError, match="404: there is no model 'big'; this service has 'small', 'lexrank', "):
-            ask("Florence", TEXTS, model="big")
-        health = server.client.health()
-        assert health["models"] == ["small", "lexrank", "fast"] and health["run"] == "tiny"
+def test_a_service_of_three_models_answers_by_the_one_that_is_asked_for(server: Server):
+    ask, tiny = server.client.summarize, {"run": "tiny", "step": 3}
+    assert ask("Florence", TEXTS)["model"] == ask("Florence", TEXTS, model="small")["model"] == tiny
+    assert ask("Florence", TEXTS, model="fast")["model"] == {"system": "lead"}
+    assert ask("Florence", TEXTS, model="lexrank")["model"] == {"system": "lexrank"}
+    streamed = [*server.client.stream("Florence", TEXTS, model="fast")][-1]
+    assert streamed[0] == "result" and streamed[1]["model"] == {"system": "lead"}
+    with pytest.raises(UserError, match="404: there is no model 'big'; this service has 'small', 'lexrank', "):
+        ask("Florence", TEXTS, model="big")
+    health = server.client.health()
+    assert health["models"] == ["small", "lexrank", "fast"] and health["run"] == "tiny"
+
+
+HEAD = b"POST /v1/summarize HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_hundred_slow_and_an_endless_connection_delay_no_one(server: Server):
+    with ExitStack() as connections:
+        for _ in range(200):
+            slow = connections.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            slow.sendall(HEAD + b"Content-Length: 5000\r\n\r\n{")
+        began = time.monotonic()
+        for _ in range(10):
+            assert server.client.summarize("Florence", TEXTS, model="fast")["summary"]
+        assert time.monotonic() - began < 15, "the slow ones are refused after 30 s"
+    chunks = (b" " * 65_536 for _ in itertools.count())
+    began = time.monotonic()
+    assert httpx.post(f"{server.client.address}/v1/summarize", content=chunks, timeout=60).status_code == 413
+    assert time.monotonic() - began < 30

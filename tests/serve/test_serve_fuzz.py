@@ -92,7 +92,7 @@ def server(config: ServeConfig) -> httpx.AsyncClient:
     """Both deployments as they are, but for Ray between them."""
     replica = Replica(all_served(config), None)
     handle: Any = SimpleNamespace(summarize=SimpleNamespace(remote=replica.summarize))
-    api = Front(handle, Health(status="ok", run="tiny", step=3), config, {"tiny": []}).__serve_build_asgi_app__()
+    api = Front(handle, Health(status="ok", run="tiny", step=3), config, {"tiny": []}, 4).__serve_build_asgi_app__()
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://localhost", timeout=60
     )
