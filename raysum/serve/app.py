@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import httpx
 from raysum.config.base import with_settings
 from raysum.config.loading import section_of
 from raysum.errors import UserError
-from raysum.runtime.lock import LOCK, folder_lock
+from raysum.runtime.lock import LOCK, is_held
 from raysum.runtime.network import http_url, listening
 from raysum.runtime.processes import muted
 from raysum.runtime.progress import say
@@ -79,9 +79,9 @@ def serving(config: ServeConfig) -> Iterator[str]:
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
         port = listener.getsockname()[1]
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
-    folder = Path(config.batches) if config.batches else None
-    own = nullcontext() if folder is None else folder_lock(folder, folder / LOCK)  # one service answers its batches
-    with own, ray_session(config.address, config.most_replicas, "serve"):
+    if config.batches and is_held(Path(config.batches, LOCK)):
+        raise UserError(f"another service uses the batches in {config.batches}; choose another --batches")
+    with ray_session(config.address, config.most_replicas, "serve"):
         from ray import serve as ray_serve
 
         from raysum.serve.ports import require_token

@@ -14,7 +14,7 @@ from raysum.errors import UserError
 from raysum.serve.access import caller_name
 from raysum.serve.batch_store import BatchList, BatchState, BatchStore, StoredBatch
 from raysum.serve.config import Limits
-from raysum.serve.guard import BATCHES
+from raysum.serve.guard import BATCHES, Overloaded
 from raysum.serve.schema import Problem
 
 _PAUSE = 2.0  # seconds after a refusal without Retry-After
@@ -33,16 +33,26 @@ class Runner:
 
     def __init__(self, store: BatchStore, answer: Answer, together: int):
         self.store, self._answer, self._together = store, answer, together
-        self._arrived = asyncio.Event()
+        self._arrived, self._is_open = asyncio.Event(), asyncio.Event()
         self._asked = dict[str, set[asyncio.Task[None]]]()  # the running requests of a batch
 
     async def run(self) -> None:
-        while True:
-            self._arrived.clear()
-            for batch in self.store.batches():
-                if batch.is_running:
-                    await self._finish(batch)
-            await self._arrived.wait()
+        async with self.store.opened():
+            self._is_open.set()
+            while True:
+                self._arrived.clear()
+                for batch in self.store.batches():
+                    if batch.is_running:
+                        await self._finish(batch)
+                await self._arrived.wait()
+
+    async def opened(self) -> BatchStore:
+        """Return the batches. Raises Overloaded while another process holds them."""
+        try:
+            await asyncio.wait_for(self._is_open.wait(), _PAUSE)
+        except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
+            raise Overloaded("another process of this service still holds the batches; try again later") from None
+        return self.store
 
     def add(self) -> None:
         """Look for a new batch."""
@@ -94,8 +104,8 @@ class Runner:
 def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
     """Add the routes of batches. A batch is only visible for the key that sent it."""
 
-    def found(id: str) -> StoredBatch:
-        batch = runner.store.find(id)
+    async def found(id: str) -> StoredBatch:
+        batch = (await runner.opened()).find(id)
         if batch is None or batch.owner != caller_name():
             raise HTTPException(404, f"there is no batch {id[:100]!r}")
         return batch
@@ -109,11 +119,12 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
         """Accept a batch: a JSON line for each request, with `custom_id` and the `body` of a /v1/summarize request.
 
         The requests are answered while the service has nothing else to do, also after a restart."""
-        new = runner.store.new()
+        store = await runner.opened()
+        new = store.new()
         try:
             async for part in request.stream():
                 await asyncio.to_thread(new.write, part)
-            batch = await asyncio.to_thread(runner.store.keep, new, caller_name(), limits.max_body)
+            batch = await asyncio.to_thread(store.keep, new, caller_name(), limits.max_body)
         except BaseException as error:
             new.remove()
             if isinstance(error, UserError):
@@ -125,13 +136,14 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
     @api.get(BATCHES)
     async def list_batches() -> BatchList:
         """List the batches of this key, the newest first."""
-        own = [batch.batch for batch in reversed(runner.store.batches()) if batch.owner == caller_name()]
+        batches = reversed((await runner.opened()).batches())
+        own = [batch.batch for batch in batches if batch.owner == caller_name()]
         return BatchList(data=own)
 
     @api.get(f"{BATCHES}/{{id}}", responses=_PROBLEMS)
     async def show_batch(id: str) -> BatchState:
         """Return the progress of a batch."""
-        return found(id).batch
+        return (await found(id)).batch
 
     @api.get(
         f"{BATCHES}/{{id}}/results",
@@ -140,12 +152,12 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
     )
     async def show_results(id: str) -> FileResponse:
         """Return the results so far: a JSON line for each, with `custom_id` and `response` or `error`."""
-        return FileResponse(found(id).results, media_type="application/jsonl")
+        return FileResponse((await found(id)).results, media_type="application/jsonl")
 
     @api.post(f"{BATCHES}/{{id}}/cancel", responses=_PROBLEMS)
     async def cancel_batch(id: str) -> BatchState:
         """End a batch. The results so far stay."""
-        batch = found(id)
+        batch = await found(id)
         runner.cancel(batch)
         return batch.batch
 

@@ -3,25 +3,29 @@
 A result counts when its line is complete, so a killed service continues with the requests that have none.
 """
 
+import asyncio
 import json
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from raysum.errors import UserError
+from raysum.runtime.lock import LOCK, folder_lock, is_held
 from raysum.runtime.storage import write_text
 from raysum.sources.record import Rejected, parse_json
 
 _REQUESTS, _RESULTS, _STATE = "requests.jsonl", "results.jsonl", "batch.json"
 _ID = re.compile(r"batch_[0-9a-f]{16}")
 _NEW = ".new"  # suffix of a folder whose requests are still arriving
+_LOOK = 0.5  # seconds
 _EXAMPLE = '{"custom_id": "1", "body": {"documents": [...]}}'
 
 
@@ -117,15 +121,24 @@ class StoredBatch:
 
 
 class BatchStore:
-    """The batches in ``folder``. Those that a killed service had received incompletely are removed."""
+    """The batches in ``folder``."""
 
     def __init__(self, folder: str):
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for path in self._folder.glob(f"batch_*{_NEW}"):
-            shutil.rmtree(path, ignore_errors=True)
-        names = [path for path in self._folder.iterdir() if _ID.fullmatch(path.name)]
-        self._batches = {batch.batch.id: batch for batch in map(StoredBatch, names)}
+        self._batches = dict[str, StoredBatch]()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Read the batches and hold them during the block, as soon as no other process does: there are two while a
+        service is replaced. What a killed service had received incompletely is removed."""
+        while is_held(self._folder / LOCK):
+            await asyncio.sleep(_LOOK)
+        with folder_lock(self._folder, self._folder / LOCK):
+            for path in self._folder.glob(f"batch_*{_NEW}"):
+                shutil.rmtree(path, ignore_errors=True)
+            found = [path for path in self._folder.iterdir() if _ID.fullmatch(path.name)]
+            self._batches |= {path.name: StoredBatch(path) for path in found if path.name not in self._batches}
+            yield
 
     def batches(self) -> list[StoredBatch]:
         """Return all batches, the oldest first."""
@@ -149,7 +162,7 @@ class NewBatch:
 
     def __init__(self, path: Path):
         self._path = path
-        path.mkdir()
+        path.mkdir(parents=True)
         self._file = (path / _REQUESTS).open("wb")
 
     def write(self, part: bytes) -> None:

@@ -309,6 +309,7 @@ def application(config: ServeConfig, served: Mapping[str, Served]) -> serve.Appl
         name="front",
         # More than the replicas accept, so that they refuse requests and the front never queues them.
         max_ongoing_requests=8 * batch * config.most_replicas + _SLOW,
+        max_surge_percent=config.surge,
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},

@@ -22,7 +22,8 @@ LANES: tuple[Lane, ...] = get_args(Lane)
 
 _BATCH_WAIT = 0.02  # seconds that a request waits for others; decoding takes much longer
 _SLOWER = 5  # a large or costly batch gets this fraction of the time of an ordinary one
-_PADDING = 2  # longest over shortest source of a batch
+_PADDING = 2  # longest over shortest source of a batch, unless all are
+_SHORT = 1024  # tokens or shorter: then a fuller batch gains more than the padding costs
 _LINGER = 2.0  # seconds that a closed scheduler waits for requests that were given to it
 _LONGEST_STEP = 10.0  # seconds
 _PREFIX_PAUSE = 0.1  # seconds between two prefixes of a stream
@@ -207,7 +208,7 @@ class Scheduler:
         for request in self._waiting:
             low, high = min(shortest, request.length), max(longest, request.length)
             alike = request.lane == first.lane and request.settings == first.settings and request is not first
-            if alike and high <= _PADDING * low and len(batch) < self._summarizer.settings.batch_examples:
+            if alike and high <= max(_PADDING * low, _SHORT) and len(batch) < self._summarizer.settings.batch_examples:
                 batch.append(request)
                 shortest, longest = low, high
         return batch

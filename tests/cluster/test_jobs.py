@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,17 @@ def serve_by_file(head: Head, run: Path, file: Path) -> None:
                     break
             time.sleep(0.3)
         assert reply.status_code == 200 and reply.json()["summary"], reply.text
+        application["args"]["decode"] = {"max_length": 5}
+        file.write_text(yaml.safe_dump(values))
+        lengths, statuses = set[int](), set[int]()
+        with ThreadPoolExecutor(1) as pool:
+            deploying = pool.submit(subprocess.run, deployed, env=head.environment, capture_output=True, timeout=120)
+            deadline = time.monotonic() + 120
+            while 5 not in lengths and time.monotonic() < deadline:
+                answer = httpx.post(url, json=request, timeout=120)
+                statuses.add(answer.status_code)
+                lengths.add(answer.json().get("usage", {}).get("summary_tokens", 0))
+        assert deploying.result().returncode == 0 and statuses == {200} and lengths == {5, 8}
     finally:
         status = subprocess.run(
             [*serve, "status", "--address", head.address], env=head.environment, text=True, capture_output=True
