@@ -381,10 +381,11 @@ def test_it_fits_narrow_and_wide_windows_in_light_and_dark(browser: Browser, ser
 
 
 @browser_tests
-@pytest.mark.parametrize("width", [1200, 400])
+@pytest.mark.parametrize("width", [400, pytest.param(1200, marks=pytest.mark.long)])
 def test_two_models_summarize_side_by_side(browser: Browser, run: Path, tmp_path: Path, width: int):
     with serving(f"pht={run}", "fast=lexrank") as server:
         server.wait_until_ready()
+        browser.console()  # the messages of other tests
         browser.open(f"{server.client.address}/#rival=fast&num_beams=2", width=width)
         fill_in(browser)
         visible = "return [...document.querySelectorAll('#settings .field:not([hidden]) [name]')].map((e) => e.name)"

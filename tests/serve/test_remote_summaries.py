@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -67,7 +67,7 @@ def test_another_web_server_is_asked_once(tmp_path, printed, status):
             self.wfile.write(b'{"summary": 5}')
 
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"documents": [text]}) + "\n" for text in TEXTS[:2]) * 20)
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         code, lines, said = printed(str(tmp_path / "rows.jsonl"), "--server", address)
