@@ -149,11 +149,8 @@ class KeyRequired:
     def _admit(self, request: Request) -> None:
         """Make the caller the current one. Raises HTTPException 401, 429 or 503."""
         key = _key_of(request)
-        try:
+        with _readable():
             caller = self._callers.find(key) if key else None
-        except UserError as error:
-            _log.error(str(error))
-            raise HTTPException(503, "the keys of this server cannot be read; see its log") from None
         _current.set(caller)
         if caller is None or caller.key.revoked:
             missing = "a key is missing; send `Authorization: Bearer KEY`"
@@ -161,6 +158,16 @@ class KeyRequired:
             raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
         if wait := caller.requests.take(1):
             raise _too_many(caller, f"{caller.key.requests_per_minute} requests", wait)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises HTTPException 503 if the file of keys cannot be read in the block."""
+    try:
+        yield
+    except UserError as error:
+        _log.error(str(error))
+        raise HTTPException(503, "the keys of this server cannot be read; see its log") from None
 
 
 def _key_of(request: Request) -> bytes:
@@ -218,10 +225,12 @@ class Charged:
 
 
 def act_as(name: str, callers: Callers | None) -> None:
-    """Make the key ``name`` the current one of this task. Raises HTTPException 401 if it is revoked or removed."""
+    """Make the key ``name`` the current one of this task. Raises HTTPException 401 if it is revoked or removed, and 503
+    if the keys cannot be read."""
     if callers is None:
         return
-    caller = callers.named(name)
+    with _readable():
+        caller = callers.named(name)
     if caller is None or caller.key.revoked:
         raise HTTPException(401, "the key that sent this batch is revoked")
     _current.set(caller)

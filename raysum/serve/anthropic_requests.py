@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, FailFast, Field, model_validator
 
 from raysum.serve.events import MAX_TOKENS
-from raysum.serve.message_parts import IGNORED, cluster_of, only
+from raysum.serve.message_parts import IGNORED, as_parts, cluster_of, only, without_answer
 from raysum.serve.schema import Options, Strict
 from raysum.serve.uploads import uploaded
 
@@ -19,8 +19,9 @@ class TextPart(Strict):
     cache_control: Any = Field(None, description=IGNORED)
 
 
-def _as_parts(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+def _need(part: Strict, field: str, what: str) -> None:
+    if getattr(part, field) is None:
+        raise ValueError(f"{what} needs {field}")
 
 
 class DocumentSource(Strict):
@@ -30,14 +31,12 @@ class DocumentSource(Strict):
     media_type: str | None = Field(None, description="of files; the name and the first bytes decide the kind")
     data: str | None = None
     content: Annotated[
-        list[TextPart] | None, FailFast(), BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart])
+        list[TextPart] | None, FailFast(), BeforeValidator(as_parts, json_schema_input_type=str | list[TextPart])
     ] = None
 
     @model_validator(mode="after")
     def _complete(self) -> "DocumentSource":
-        field = "content" if self.type == "content" else "data"
-        if getattr(self, field) is None:
-            raise ValueError(f"a source of the type {self.type} needs {field}")
+        _need(self, "content" if self.type == "content" else "data", f"a source of the type {self.type}")
         return self
 
 
@@ -54,9 +53,7 @@ class Block(Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> "Block":
-        field = "source" if self.type == "document" else "text"
-        if getattr(self, field) is None:
-            raise ValueError(f"a {self.type} needs {field}")
+        _need(self, "source" if self.type == "document" else "text", f"a {self.type}")
         return self
 
     def document(self) -> str | dict[str, Any]:
@@ -77,14 +74,13 @@ class Turn(Strict):
         list[Block],
         FailFast(),
         Field(min_length=1),
-        BeforeValidator(_as_parts, json_schema_input_type=str | list[Block]),
+        BeforeValidator(as_parts, json_schema_input_type=str | list[Block]),
     ] = []
 
     @model_validator(mode="before")
     @classmethod
     def _skip_answer(cls, values: Any) -> Any:
-        is_answer = isinstance(values, dict) and values.get("role") == "assistant"
-        return {"role": "assistant"} if is_answer else values
+        return without_answer(values)
 
 
 class MessagesRequest(Strict):
@@ -95,7 +91,7 @@ class MessagesRequest(Strict):
     messages: Annotated[list[Turn], FailFast(), Field(min_length=1)]
     system: Annotated[
         list[TextPart] | None,
-        BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart]),
+        BeforeValidator(as_parts, json_schema_input_type=str | list[TextPart]),
         Field(description="may have the line 'Title: ...'"),
     ] = None
     stream: bool = False

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,26 +15,17 @@ from starlette.exceptions import HTTPException
 import raysum
 from raysum.errors import UserError
 from raysum.serve.access import Callers, Charged, KeyRequired, act_as
-from raysum.serve.batch_routes import Runner, add_batches, running
-from raysum.serve.batch_store import BatchStore
+from raysum.serve.batch_routes import Batches, Runner, add_batches, running
 from raysum.serve.config import Limits
-from raysum.serve.dialect_routes import REQUESTS, add_dialects, model_named
+from raysum.serve.dialect_routes import REQUESTS, add_dialects
 from raysum.serve.events import BACKGROUND, Event, Service, encoded
-from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, problem
+from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, model_named, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
 from raysum.serve.openapi import add_examples
 from raysum.serve.request_log import request_log
 from raysum.serve.schema import Document, Health, Problem, Strict, SummarizeRequest, SummaryAnswer, unknown
 from raysum.serve.streams import NO_STORE, accepted, fault_message
 from raysum.serve.uploads import with_uploads
-
-
-class Batches(NamedTuple):
-    """Where batches are stored, and how many of their requests the models get at a time."""
-
-    folder: str
-    together: int
-
 
 _MOST_PROBLEMS = 10  # listed in an answer
 _LONGEST_NAME = 40  # characters of a field name in an answer
@@ -90,7 +81,7 @@ def build_api(
         cluster, settings = await asked(request)
         return await model_named(models, request.model).summarize(cluster, {**settings, BACKGROUND: True})
 
-    runner = batches and Runner(BatchStore(batches.folder), answer_stored, batches.together)
+    runner = batches and Runner(batches, answer_stored)
     api = FastAPI(
         title="raysum",
         version=raysum.__version__,

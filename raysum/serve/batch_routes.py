@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse
@@ -16,6 +16,7 @@ from raysum.serve.batch_store import BatchList, BatchState, BatchStore, StoredBa
 from raysum.serve.config import Limits
 from raysum.serve.guard import BATCHES, Overloaded
 from raysum.serve.schema import Problem
+from raysum.serve.streams import fault_message
 
 _PAUSE = 2.0  # seconds after a refusal without Retry-After
 _RETRIED = (429, 503)  # a limit of the key, no place
@@ -25,23 +26,30 @@ _LINES = {"application/jsonl": {"schema": {"type": "string"}}}
 Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]  # of the name of a key and the body of a request
 
 
+class Batches(NamedTuple):
+    """Where batches are stored, and how many of their requests the models get at a time."""
+
+    folder: str
+    together: int
+
+
 class Runner:
-    """Answers the requests of all batches, the oldest batch first, ``together`` at a time.
+    """Answers the requests of all ``batches``, the oldest batch first.
 
     ``answer`` raises HTTPException or UserError. It continues unfinished batches when it starts.
     """
 
-    def __init__(self, store: BatchStore, answer: Answer, together: int):
-        self.store, self._answer, self._together = store, answer, together
+    def __init__(self, batches: Batches, answer: Answer):
+        self._store, self._answer, self._together = BatchStore(batches.folder), answer, batches.together
         self._arrived, self._is_open = asyncio.Event(), asyncio.Event()
         self._asked = dict[str, set[asyncio.Task[None]]]()  # the running requests of a batch
 
     async def run(self) -> None:
-        async with self.store.opened():
+        async with self._store.opened():
             self._is_open.set()
             while True:
                 self._arrived.clear()
-                for batch in self.store.batches():
+                for batch in self._store.batches():
                     if batch.is_running:
                         await self._finish(batch)
                 await self._arrived.wait()
@@ -52,7 +60,7 @@ class Runner:
             await asyncio.wait_for(self._is_open.wait(), _PAUSE)
         except asyncio.TimeoutError:  # noqa: UP041 - another class before Python 3.11
             raise Overloaded("another process of this service still holds the batches; try again later") from None
-        return self.store
+        return self._store
 
     def add(self) -> None:
         """Look for a new batch."""
@@ -96,6 +104,8 @@ class Runner:
                     await asyncio.sleep(float((error.headers or {}).get("Retry-After", _PAUSE)))
                     continue
                 status, body = error.status_code, {"error": str(error.detail)}
+            except Exception as error:  # as the route answers a fault of ours
+                status, body = 500, {"error": fault_message(error)}
             if batch.is_running:
                 batch.add(request["custom_id"], status, body)
             return

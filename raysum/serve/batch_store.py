@@ -19,12 +19,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, folder_lock, is_held
-from raysum.runtime.storage import write_text
+from raysum.runtime.storage import append_line, write_text
 from raysum.sources.record import Rejected, parse_json
 
 _REQUESTS, _RESULTS, _STATE = "requests.jsonl", "results.jsonl", "batch.json"
 _ID = re.compile(r"batch_[0-9a-f]{16}")
-_NEW = ".new"  # suffix of a folder whose requests are still arriving
+_NEW = ".new"  # suffix of a folder, while the requests arrive
 _LOOK = 0.5  # seconds
 _EXAMPLE = '{"custom_id": "1", "body": {"documents": [...]}}'
 
@@ -54,6 +54,9 @@ class BatchList(BaseModel):
 class _State(BaseModel):
     owner: str  # name of the key that sent it, or an empty text
     batch: BatchState
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / _STATE, self.model_dump_json())
 
 
 class StoredBatch:
@@ -87,16 +90,12 @@ class StoredBatch:
         is_answered = status == 200
         error = None if is_answered else {"status": status, "message": body["error"]}
         line = {"custom_id": custom_id, "error": error, "response": body if is_answered else None}
-        with self.results.open("ab") as file:
-            file.write(json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
+        append_line(self.results, line)
         self._count(custom_id, is_answered)
 
     def end(self, status: Literal["completed", "cancelled"]) -> None:
         self.batch.status, self.batch.ended_at = status, int(time.time())
-        self._save()
-
-    def _save(self) -> None:
-        write_text(self.path / _STATE, _State(owner=self.owner, batch=self.batch).model_dump_json())
+        _State(owner=self.owner, batch=self.batch).write(self.path)
 
     def _recount(self) -> None:
         """Count the results, and remove the end of one that a killed service left incomplete."""
@@ -130,7 +129,7 @@ class BatchStore:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Read the batches and hold them during the block, as soon as no other process does: there are two while a
-        service is replaced. What a killed service had received incompletely is removed."""
+        service is replaced. Requests that a killed service had not received to their end are removed."""
         while is_held(self._folder / LOCK):
             await asyncio.sleep(_LOOK)
         with folder_lock(self._folder, self._folder / LOCK):
@@ -158,7 +157,7 @@ class BatchStore:
 
 
 class NewBatch:
-    """A batch whose requests arrive."""
+    """A batch that arrives."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -190,7 +189,7 @@ class NewBatch:
         path = self._path.with_suffix("")
         counts = RequestCounts(total=len(ids))
         batch = BatchState(id=path.name, created_at=int(time.time()), request_counts=counts)
-        write_text(self._path / _STATE, _State(owner=owner, batch=batch).model_dump_json())
+        _State(owner=owner, batch=batch).write(self._path)
         return self._path.rename(path)
 
 

@@ -90,12 +90,12 @@ class ServeConfig(_Served):
     def _name_models(cls, value: Any) -> Any:
         """Return a list of runs, some of them as NAME=RUN, as one run, or as several by name."""
         if isinstance(value, list):
-            named = [_NAMED.match(item) for item in value]
-            names = [found[1] if found else _stem(item) for found, item in zip(named, value, strict=True)]
-            runs = [found[2] if found else item for found, item in zip(named, value, strict=True)]
-            if len(set(names)) < len(names):
+            if len(value) == 1 and not _NAMED.match(value[0]):
+                return value[0]
+            named = [(found[1], found[2]) if (found := _NAMED.match(item)) else (_stem(item), item) for item in value]
+            value = dict(named)
+            if len(value) < len(named):
                 raise ValueError("has two models of one name; write NAME=RUN for one of them")
-            value = runs[0] if named == [None] else dict(zip(names, runs, strict=True))
         if isinstance(value, dict) and not (value and all(map(_NAME.fullmatch, value))):
             raise ValueError("needs names of letters, digits and the marks . _ - for its models")
         return value

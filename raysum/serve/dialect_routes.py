@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -14,7 +14,7 @@ from raysum.serve.anthropic_requests import MessagesRequest
 from raysum.serve.config import Limits
 from raysum.serve.dialects import Dialect, stable
 from raysum.serve.events import Event, Service
-from raysum.serve.guard import check_documents, refused
+from raysum.serve.guard import check_documents, model_named, refused
 from raysum.serve.openai_answers import ChatCompletion, ModelResponse
 from raysum.serve.openai_requests import ChatRequest, OpenAIRequest, ResponsesRequest
 from raysum.serve.schema import AnthropicProblem, OpenAIProblem, Strict
@@ -75,18 +75,6 @@ def add_dialects(api: FastAPI, models: Mapping[str, Service], limits: Limits, pr
         Each sentence is a block with its citations `char_location`. Texts are documents only if there are no others.
         """
         return await answer(request, MessageAnswer(request.model))
-
-
-T = TypeVar("T")
-
-
-def model_named(models: Mapping[str, T], name: str | None) -> T:
-    """Return the model ``name``, or the first one without a name. Raises HTTPException 404 for an unknown name."""
-    if name is None:
-        return next(iter(models.values()))
-    if name not in models:
-        raise HTTPException(404, f"there is no model {name[:100]!r}; this service has {', '.join(map(repr, models))}")
-    return models[name]
 
 
 _CHANGED = "the summary differs from the beginning that was sent; repeat the request without stream"

@@ -1,9 +1,9 @@
 """Middlewares and checks before the routes: limits of requests, access from this machine only, and 503 answers."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Request, Response
@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from raysum.serve.anthropic_answers import anthropic_error
 from raysum.serve.config import Limits
 from raysum.serve.openai_answers import openai_error
+
+T = TypeVar("T")
 
 RETRY_AFTER = 2  # seconds until a refused client should retry: about one batch of decoding on a CPU
 ERROR_FORMS = {
@@ -41,6 +43,15 @@ class Overloaded(HTTPException):
 def refused(answer: dict[str, Any]) -> HTTPException:
     """Return the exception for an answer with ``error`` and ``status``."""
     return Overloaded(answer["error"]) if answer["status"] == 503 else HTTPException(answer["status"], answer["error"])
+
+
+def model_named(models: Mapping[str, T], name: str | None) -> T:
+    """Return the model ``name``, or the first one without a name. Raises HTTPException 404 for an unknown name."""
+    if name is None:
+        return next(iter(models.values()))
+    if name not in models:
+        raise HTTPException(404, f"there is no model {name[:100]!r}; this service has {', '.join(map(repr, models))}")
+    return models[name]
 
 
 class LocalOnly:

@@ -23,6 +23,17 @@ def only(*values: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
+def as_parts(content: Any) -> Any:
+    """Return the content of a message, which may be one text, as a list of parts."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def without_answer(message: Any) -> Any:
+    """Return a message of the user or the system; of an earlier answer of the assistant, only the role remains."""
+    is_answer = isinstance(message, dict) and message.get("role") == "assistant"
+    return {"role": "assistant"} if is_answer else message
+
+
 def cluster_of(title: str | None, instructions: Iterable[str | None], documents: list[Any]) -> dict[str, Any]:
     """Return the raw cluster of a request.
 

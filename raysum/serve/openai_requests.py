@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, FailFast, Field, model_validator
 
 from raysum.serve.events import MAX_TOKENS
-from raysum.serve.message_parts import IGNORED, cluster_of, only
+from raysum.serve.message_parts import IGNORED, as_parts, cluster_of, only, without_answer
 from raysum.serve.schema import Options, Strict
 from raysum.serve.uploads import uploaded
 
@@ -38,15 +38,11 @@ class MessagePart(Strict):
         return self
 
 
-def _as_parts(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
 _Parts = Annotated[
     list[MessagePart],
     FailFast(),
     Field(min_length=1),
-    BeforeValidator(_as_parts, json_schema_input_type=str | list[MessagePart]),
+    BeforeValidator(as_parts, json_schema_input_type=str | list[MessagePart]),
 ]
 
 
@@ -61,8 +57,7 @@ class Message(Strict):
     @model_validator(mode="before")
     @classmethod
     def _skip_answer(cls, values: Any) -> Any:
-        is_answer = isinstance(values, dict) and values.get("role") == "assistant"
-        return {"role": "assistant"} if is_answer else values
+        return without_answer(values)
 
 
 def _as_messages(messages: Any) -> Any:

@@ -20,7 +20,8 @@ from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.runtime.placement import share
 from raysum.runtime.processes import cores
-from raysum.serve.api import Batches, build_api
+from raysum.serve.api import build_api
+from raysum.serve.batch_routes import Batches
 from raysum.serve.config import ModelConfig, ServeConfig
 from raysum.serve.events import BACKGROUND, MAX_TOKENS, Event, completed, failed, grown, outlined, queued, reading
 from raysum.serve.extracts import Extracts
@@ -283,17 +284,17 @@ def application(config: ServeConfig, served: Mapping[str, Served]) -> serve.Appl
     """
     batch = max(model.batch for model in served.values())
     each = share("replica", config.most_replicas, gpus=config.gpus)
-    scaling = {
-        "min_replicas": config.replicas,
-        "max_replicas": config.most_replicas,
-        "target_ongoing_requests": batch,
-        "upscale_delay_s": config.scale_up,
-        "downscale_delay_s": config.scale_down,
-        "look_back_period_s": min(_LOOK_BACK, max(1.0, config.scale_up)),
-    }
     count: dict[str, Any] = {"num_replicas": config.replicas}
     if config.max_replicas:
-        count = {"autoscaling_config": scaling, "num_replicas": "auto"}
+        scaling = {
+            "min_replicas": config.replicas,
+            "max_replicas": config.max_replicas,
+            "target_ongoing_requests": batch,
+            "upscale_delay_s": config.scale_up,
+            "downscale_delay_s": config.scale_down,
+            "look_back_period_s": min(_LOOK_BACK, max(1.0, config.scale_up)),
+        }
+        count = {"num_replicas": "auto", "autoscaling_config": scaling}
     replicas = serve.deployment(
         name="model",
         **count,

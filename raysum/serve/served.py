@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
@@ -34,14 +34,20 @@ class Served(NamedTuple):
     size: int = 0  # bytes of its weights
 
     @classmethod
-    def of(cls, asked: ModelConfig) -> "Served":
-        """Resolve a config. Raises UserError if the run or its checkpoint cannot be served."""
+    def of(cls, asked: ModelConfig, is_one_of_several: bool = False) -> "Served":
+        """Resolve a config. Raises UserError if the run or its checkpoint cannot be served.
+
+        If it ``is_one_of_several``, it leaves out decoding settings that only models of the other kind have.
+        """
         if extracts(asked.run):
+            asked = _without(_OF_MODELS, asked) if is_one_of_several else asked
             extractor = Extractor.of(asked.run, asked)
             if extractor.system.needs_reference:
                 raise UserError(f"{asked.run} needs reference summaries, which requests do not have")
             return cls(asked, asked, Health(status="ok", system=extractor.name), _AT_ONCE, True)
         run = Run.resolve(asked.run)
+        if is_one_of_several:
+            asked = _without(_OF_MODELS if run.config.model.extracts else _OF_EXTRACTS, asked)
         checkpoint, *others = run.select_checkpoints(asked.checkpoint)
         step = asked.checkpoint if others else str(checkpoint.step)
         exact = asked.model_copy(update={"run": str(run.path), "checkpoint": step})
@@ -51,6 +57,11 @@ class Served(NamedTuple):
             changed(run.extract, asked.decode)
             return cls(exact, asked, health, _AT_ONCE, True, size)
         return cls(exact, asked, health, changed(run.decode, asked.decode).batch_examples, False, size)
+
+
+def _without(settings: Collection[str], config: ModelConfig) -> ModelConfig:
+    decode = {name: value for name, value in config.decode.items() if name not in settings}
+    return config.model_copy(update={"decode": decode})
 
 
 def all_served(config: ServeConfig) -> dict[str, Served]:
@@ -63,22 +74,13 @@ def all_served(config: ServeConfig) -> dict[str, Served]:
     if isinstance(config.run, str):
         served = Served.of(ModelConfig(run=config.run, **shared))
         return {served.health.system or str(served.health.run): served}
-    found = dict[str, Served]()
-    for name, run in config.run.items():
-        unknown = _OF_EXTRACTS if not _is_extractive(run) else _OF_MODELS
-        decode = {key: value for key, value in config.decode.items() if key not in unknown}
-        found[name] = Served.of(ModelConfig(run=run, **shared | {"decode": decode}))
-    return found
+    return {name: Served.of(ModelConfig(run=run, **shared), True) for name, run in config.run.items()}
 
 
 def health_of(served: Mapping[str, Served]) -> Health:
     """Return the health of a service: that of its default model, and the names of all, if there are several."""
     default = next(iter(served.values())).health
     return default.model_copy(update={"models": [*served]}) if len(served) > 1 else default
-
-
-def _is_extractive(run: str) -> bool:
-    return extracts(run) or Run.resolve(run).config.model.extracts
 
 
 class Version(NamedTuple, Generic[T]):

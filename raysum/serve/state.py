@@ -11,8 +11,7 @@ from starlette.exceptions import HTTPException
 
 from raysum.extract.summarizer import extracts
 from raysum.runs.folder import Run
-from raysum.serve.dialect_routes import model_named
-from raysum.serve.guard import RETRY_AFTER
+from raysum.serve.guard import RETRY_AFTER, model_named
 from raysum.serve.schema import ModelCard, ModelEntry, ModelList, Problem, Readiness
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {

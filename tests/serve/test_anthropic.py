@@ -14,17 +14,13 @@ from anthropic.types import Message
 
 from helpers.pdf import LONG, pdf
 from helpers.small_runs import TEXTS, write_run
-from raysum.serve.api import build_api
-from raysum.serve.config import Limits, ModelConfig
+from helpers.small_services import LEXRANK, routes
+from raysum.serve.config import ModelConfig
 from raysum.serve.events import Service, failed, queued
-from raysum.serve.extracts import Extracts
 from raysum.serve.replicas import Model
-from raysum.serve.schema import Health
 from raysum.serve.served import Served
 
 T = TypeVar("T")
-LEXRANK = Extracts(Served.of(ModelConfig(run="lexrank")))
-LIMITS = Limits(max_body=100_000, max_documents=50, max_paragraphs=500, max_characters=20_000)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +32,7 @@ def asked(call: Callable[[AsyncAnthropic], Awaitable[T]], service: Service = LEX
     """Return the result of a call of Anthropic's client."""
 
     async def ask() -> T:
-        api = build_api({name: service}, Health(status="ok", run=name), LIMITS, False)
-        transport = httpx2.ASGITransport(api, raise_app_exceptions=False)
+        transport = httpx2.ASGITransport(routes(service, name), raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=60) as http:
             return await call(AsyncAnthropic(base_url="http://server", api_key="none", http_client=http, max_retries=0))
 

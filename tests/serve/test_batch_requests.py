@@ -15,14 +15,15 @@ import pytest
 
 from helpers.servers import serving
 from helpers.small_runs import TEXTS, write_run
-from raysum.serve.api import Batches, build_api
-from raysum.serve.config import Limits, ModelConfig
+from helpers.small_services import LEXRANK
+from raysum.serve import batch_routes
+from raysum.serve.api import build_api
+from raysum.serve.batch_routes import Batches
+from raysum.serve.config import Limits
 from raysum.serve.events import Service
-from raysum.serve.extracts import Extracts
 from raysum.serve.guard import Overloaded, refused
 from raysum.serve.keys import KeyLimits, add_key, revoke_key
 from raysum.serve.schema import Health
-from raysum.serve.served import Served
 
 LIMITS = Limits(max_body=20_000, max_batch=100_000, max_documents=20)
 HEALTH = Health(status="ok", system="lexrank")
@@ -31,11 +32,8 @@ HEALTH = Health(status="ok", system="lexrank")
 class Lexrank(Service):
     """LexRank, as it is between the replicas and the routes."""
 
-    def __init__(self) -> None:
-        self._model = Extracts(Served.of(ModelConfig(run="lexrank")))
-
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._model.summarize(cluster, settings)
+        answer = await LEXRANK.summarize(cluster, settings)
         if "error" in answer:
             raise refused(answer)
         return answer
@@ -239,6 +237,39 @@ def test_a_batch_is_seen_and_paid_by_its_own_key_alone(tmp_path: Path):
         assert slow.asked.total() < 30
 
     run(tmp_path / "batches", slow, use, file)
+
+
+def test_a_fault_of_ours_is_the_result_of_its_request_alone(tmp_path: Path):
+    class Faulty(Echo):
+        async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+            if cluster["title"] == "1":
+                raise ZeroDivisionError
+            return await super().summarize(cluster, settings)
+
+    async def use(http: httpx.AsyncClient) -> None:
+        for _ in range(2):
+            id = (await send(http, lines(*((str(n), cluster(str(n))) for n in range(4))))).json()["id"]
+            assert (await ended(http, id))["request_counts"] == {"total": 4, "completed": 3, "failed": 1}
+        error = (await results(http, id))["1"]["error"]
+        assert error == {"status": 500, "message": "internal error (ZeroDivisionError); see the server's log"}
+
+    run(tmp_path, Faulty(), use)
+
+
+def test_a_batch_waits_while_the_keys_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batch_routes, "_PAUSE", 0.05)
+    file = tmp_path / "keys.json"
+    key, echo = add_key(str(file), "own", KeyLimits()), Echo(pause=0.02)
+
+    async def use(http: httpx.AsyncClient) -> None:
+        id = (await send(http, lines(*((str(n), cluster(str(n))) for n in range(20))), key)).json()["id"]
+        file.rename(tmp_path / "away.json")
+        await asyncio.sleep(0.3)
+        assert echo.asked.total() < 20
+        (tmp_path / "away.json").rename(file)
+        assert (await ended(http, id, key))["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
+
+    run(tmp_path / "batches", echo, use, str(file))
 
 
 @pytest.mark.slow

@@ -15,18 +15,14 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 
 from helpers.small_runs import TEXTS, write_run
-from raysum.serve.api import build_api
+from helpers.small_services import LEXRANK, LIMITS, routes
 from raysum.serve.config import Limits, ModelConfig
 from raysum.serve.events import Event, Service, failed, grown, queued
-from raysum.serve.extracts import Extracts
 from raysum.serve.guard import Overloaded
 from raysum.serve.replicas import Model
-from raysum.serve.schema import Health
 from raysum.serve.served import Served
 
 T = TypeVar("T")
-LEXRANK = Extracts(Served.of(ModelConfig(run="lexrank")))
-LIMITS = Limits(max_body=100_000, max_documents=50, max_paragraphs=500, max_characters=20_000)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +31,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
 
 
 def http(service: Service, name: str = "lexrank", limits: Limits = LIMITS) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(
-        build_api({name: service}, Health(status="ok", run=name), limits, False), raise_app_exceptions=False
-    )
+    transport = httpx.ASGITransport(routes(service, name, limits), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60)
 
 

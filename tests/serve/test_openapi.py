@@ -7,7 +7,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from raysum.serve.api import Batches, build_api
+from raysum.serve.api import build_api
+from raysum.serve.batch_routes import Batches
 from raysum.serve.config import Limits
 from raysum.serve.events import Service
 from raysum.serve.openapi import _answers

@@ -11,7 +11,7 @@ ORIGIN = "origin"  # the field of a document
 class Origin(NamedTuple):
     """The pages, headings or speakers of a document as (first character, name), and its characters in its file.
 
-    ``is_extracted``: the text is not the file as it is. ``pieces`` tells the positions in the file, as far as they are
+    ``is_extracted``: the text is not the file as it is. ``pieces`` are the positions in the file, as far as they are
     known. Only readers of documents make it: a row of a user may have a field of the same name, with any value.
     """
 
