@@ -9,8 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from raysum.extract.unprinted import unprinted
 from raysum.text.languages import OTHER, language
-from raysum.text.readability import clean, continues, is_first_person, is_fragment, is_scholarly, without_connective
+from raysum.text.readability import (
+    clean,
+    continues,
+    is_first_person,
+    is_fragment,
+    is_question,
+    is_scholarly,
+    without_connective,
+)
 
 # "Anna:" or "[anna]" at the beginning of a line
 _TURN = re.compile(r"(?:[\[(]?[\d:.,]+[\])]?\s+)?(?:\[([^\W\d][\w.' -]{0,39})\]|(#?\w[\w.#' -]{0,39}?)\s*:)\s+(?=\S)")
@@ -43,6 +52,8 @@ class Candidates:
         self._scholarly = is_scholarly(" ".join(self.raw))
         self._turns, self._previous = _turns(row, self.documents), _previous(row, self.documents)
         self._voices = _voices(row["source"], {*self.documents})
+        places = [*zip(self.documents, map(int, row["paragraph"]), strict=True)]
+        self._unprinted = unprinted(self.raw, places, self.languages)
         self._texts = dict[int, str]()
         sizes, lower = Counter(self.documents), Counter[int]()
         lower.update(document for document, text in zip(self.documents, self.raw, strict=True) if text[:1].islower())
@@ -81,6 +92,8 @@ class Candidates:
 
     def group(self, number: int, taken: Sequence[int]) -> list[int]:
         """Return a sentence after those that it continues and that are not ``taken``; [] if it cannot be printed."""
+        if is_question(self.text(number)):
+            return []
         group = [number]
         while continues(without_connective(self.text(group[0])), self.languages[group[0]]):
             before = self._previous[group[0]]
@@ -94,7 +107,7 @@ class Candidates:
     def _is_usable(self, number: int) -> bool:
         text = without_connective(self.text(number))
         is_sentence = not (text[:1].islower() or is_fragment(text, bool(self._turns[number][1])))
-        return is_sentence and self.speaker(number) is not None
+        return is_sentence and number not in self._unprinted and self.speaker(number) is not None
 
     def alone(self, number: int) -> str:
         """Return a sentence as it is printed without its neighbours."""

@@ -35,7 +35,8 @@ _NOTES = re.compile(
     rf"|\{{[a-z]+\}}|\s*\((?:see\s+)?{_PART}[a-z]?\)?\)",
     re.I,
 )
-_POINTS = re.compile(rf"(?<!\w){_PART}", re.I)
+_POINTS = re.compile(rf"(?<!\w){_PART}|\bclick(?:ing)? here\b|https?://\S+$", re.I)
+_LABEL = re.compile(r"(?:TL;?\s?DR|P\.?S\.?|N\.?B\.?|Update|Edit)\s*[:;–—-]\s+(?=\S)", re.I)
 _FILLERS = re.compile(r"(?<![\w-])(?:um+|uh+|erm?|hmm+|mm+(?:-hmm+)?|uh-huh)(?![\w-])\s*[,.]?\s*", re.I)
 _STUTTER = re.compile(r"(?<![\w'’])([B-HJ-Zb-hj-z])[,-]?\s+(?=\1\w)")  # "w we", not "don't think"
 _REPEATED = re.compile(r"\b(\w+(?:['’]\w+)?)(?:\s+\1\b(?!['’]))+", re.I)
@@ -56,7 +57,8 @@ _CONNECTIVE = re.compile(
 _CONTINUING = {
     "English": "but and or nor so yet it its it's they them their they're he she him his her hers this that that's "
     "these those such both another others former latter neither either however therefore thus hence then instead "
-    "otherwise moreover furthermore nevertheless consequently because which who whose where also too similarly yes no",
+    "otherwise moreover furthermore nevertheless consequently because which who whose where also too similarly yes no "
+    "again even presently later afterwards soon previously",
     "German": "aber und oder doch denn sondern er sie es ihr ihre ihrer sein seine seiner dies diese dieser dieses "
     "diesen jene jener dort dabei dazu damit dadurch deshalb daher jedoch allerdings außerdem zudem trotzdem dennoch",
     "French": "mais et ou donc or ni car il elle ils elles ce cet cette ces cela ceci leur leurs son sa ses celui "
@@ -86,6 +88,31 @@ _FIRST_PERSON = {
     "Chinese": "我",
     "Japanese": "[私僕]",
 }
+# Words near the beginning of a sentence that point to the one before it, as in "Beyond that," and "Eine davon".
+_POINTING = {
+    "English": re.compile(
+        r"(?:[\w'’]+,? ){1,4}(?:this|these|those)\b"
+        r"|(?:beyond|after|before|with|from|in|on|like|since|despite|because of|given|apart from) that,"
+        r"|(?:a|the) (?:second|third|fourth|other|latter|former|same)\b|there (?:is|are) (?:also|other|another)\b"
+        r"|(?:[\w'’]+ ){0,3}(?:here|there)(?: is| are|,)",
+        re.I,
+    ),
+    "German": re.compile(
+        r"(?:\w+ ){0,3}(?:da(?:von|bei|mit|zu|nach|für|gegen|runter|ran|rin|rüber|rauf|raufhin)|ihnen|ihm|ihn|demnach"
+        r"|hingegen|diese[mnrs]?|jene[mnrs]?|deren|dessen|solche[mnrs]?)\b|(?:auch|so|dann|nun|hier) \w+"
+        r"|das (?:ist|war|hat|habe|wird|gilt|gab|bedeutet|\w+t[ea]) ",
+        re.I,
+    ),
+}
+_SHORT_POINTING = re.compile(r"(?:\S+ ){1,7}(?:it|him|her|them|this|that|so)[.!]")
+_DATES = re.compile(
+    r"\b(?:this|these) (?:year|month|week|day|morning|time|century|decade|season|summer|winter)s?\b", re.I
+)
+_ELSEWHERE = re.compile(
+    r"(?:thanks|thank you|many thanks|see|click|read (?:more|on)|please|check out"
+    r"|for (?:more|further) (?:details|information)|you can (?:find|read)|more (?:details|information))\b(?! by\b)",
+    re.I,
+)  # thanks, and where more can be read
 _PERSONS = {language: re.compile(pattern, re.I) for language, pattern in _FIRST_PERSON.items()}
 _NO_PERSON = re.compile(
     r"\"[^\"]*\"|“[^”]*”|„[^“]*“|«[^»]*»|「[^」]*」|\bUS\b|\bI(?=[.,)])|\bI{2,}\b"
@@ -103,6 +130,7 @@ _MOJIBAKE = re.compile("\ufffd|[ÃÂâ][\u0080-\u00bf€™œ\u2018-\u201e]")
 _OPEN_QUOTE, _CLOSED_QUOTE = re.compile(r"(?<!\w)['‘](?=[A-Z])"), re.compile(r"(?<=[\w.,;!?])['’](?!\w)")
 _END_OF_SPEECH = re.compile(r"[.,!?]['’](?!\w)")
 _PAIRS = ("()", "[]", "{}", "“”", "«»")
+_QUESTION = re.compile(r"[?？؟][\"”’'»«)]*$")
 _MIN_WRITTEN, _MIN_SPOKEN = 2, 3  # words other than function words and those that only answer
 _MIN_LETTERS = 0.55  # share of letters in the characters of a sentence, without blanks
 _MAX_SIGNS = 0.4  # share of words of one letter or sign; a formula has more
@@ -128,6 +156,7 @@ def clean(text: str, scholarly: bool = False, language: str = "English", is_spok
     if scholarly:
         text = _YEAR_ALONE.sub("", _AUTHOR_YEAR.sub(_authors, text))
         text = re.sub(r"\bet al\b\.?(?=\s|$)", "et al.", text)
+    text = _LABEL.sub("", text) if _LABEL.match(text) else text
     if language == "English":
         text = _capitalized(_FILLERS.sub("", text), text)
     if is_spoken:
@@ -171,7 +200,17 @@ def continues(text: str, language: str = "English") -> bool:
     found = _WORD.search(text)
     if found is None or _OWN_OPENING.match(text):
         return False
-    return found[0].lower().replace("’", "'") in _CONTINUING_SETS.get(language, _CONTINUING_SETS["English"])
+    if found[0].lower().replace("’", "'") in _CONTINUING_SETS.get(language, _CONTINUING_SETS["English"]):
+        return True
+    if language == "English" and _SHORT_POINTING.fullmatch(text):
+        return True
+    pointing = _POINTING.get(language)
+    return bool(pointing and pointing.match(_DATES.sub("", _ITSELF.sub("", text))))
+
+
+def is_question(text: str) -> bool:
+    """Return whether a sentence asks, and so needs its answer."""
+    return _QUESTION.search(text) is not None
 
 
 def is_first_person(text: str, language: str = "English") -> bool:
@@ -185,6 +224,8 @@ def is_fragment(text: str, is_spoken: bool = False) -> bool:
 
     It also is if it has damaged characters, an open bracket, or points to a figure, table, section or equation.
     """
+    if _ELSEWHERE.match(text):
+        return True
     if text.startswith(("...", "…", "--")) or (is_spoken and text.endswith(("...", "…", "--"))):
         return True  # a part of a sentence
     if any(rule.search(text) for rule in (_BRACKETS, _GLUED, _MOJIBAKE, _POINTS, _BROKEN_END)):

@@ -178,3 +178,41 @@ def test_without_capitals_only_equal_words_are_the_same_content():
     first, other = "यमुना नदी के किनारे पुराना किला बना हुआ है।", "यमुना नदी के किनारे नया किला बना हुआ है।"
     same, unlike = summary_of([first, first], sentences=1), summary_of([first, other], sentences=1)
     assert [len(each.sentences[0].citations) for each in (same, unlike)] == [2, 1]
+
+
+def test_a_headline_that_the_article_repeats_is_left_out():
+    rest = "The work takes two years. A ferry replaces it. The council pays for the ferry. Cars take the new road."
+    headline, lead = "Council closes the old bridge.", "The council of the town closes the old bridge over the river."
+    assert printed([f"{headline} {lead} {rest}"], sentences=1) == [lead]
+    other = "Photographs of the harbour were sold on Monday."
+    assert printed([f"{other} {lead} {rest}"], sentences=1) == [other]
+
+
+@pytest.mark.parametrize("dateline", ["Wien – ", "LONDON (AP) -- ", "Banda Aceh (dpa) - "])
+def test_what_is_before_a_dateline_is_left_out(dateline):
+    rest = "The work takes two years. A ferry replaces it. The council pays for the ferry. Cars take the new road."
+    lead = f"{dateline}The old bridge is closed since Monday."
+    assert printed([f"New way over the water. Walkers like boats. {lead} {rest}"], sentences=1) == [lead]
+
+
+def test_of_a_story_narration_is_printed():
+    """Neither what persons say, also in the middle of a speech, nor the narrator."""
+    scenes = [
+        f"“Where is the key number {number}?” asked the guard. I saw the {name} of the house.\n\n"
+        f"“The guard holds key {number}. It opens the {name}.”\n\n{name.capitalize()} and key belong to the guard."
+        for number, name in enumerate(["gate", "cellar", "tower", "kitchen", "garden", "stable", "roof", "bridge"])
+    ]
+    found = printed(["\n\n".join(scenes)], words=200)
+    assert len(found) >= 4 and all(text.endswith("and key belong to the guard.") for text in found)
+
+
+def test_a_question_is_printed_only_before_its_answer():
+    asked = "Why is the bridge closed to trucks? Because its cables are rusty and too weak."
+    assert printed([f"{asked} The mayor praised the builders."], words=40) == [
+        "Why is the bridge closed to trucks?",
+        "Because its cables are rusty and too weak.",
+        "The mayor praised the builders.",
+    ]
+    assert printed(["Why is the bridge closed to trucks? The mayor praised the builders."]) == [
+        "The mayor praised the builders."
+    ]

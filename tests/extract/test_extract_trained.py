@@ -73,7 +73,7 @@ def test_all_sentences_of_many_documents_are_scored(folder):
     scores = scorer.scores(row)
     assert len(scores) == len(row["text"]) > Run(folder / "run").config.source.max_paragraphs + 300
     assert len({*row["document"].tolist()}) == len(many["documents"])
-    summary = raysum.load(str(folder / "run")).summarize("", many["documents"], sentences=len(scores))
+    summary = raysum.load(str(folder / "run")).summarize("", many["documents"], sentences=len(scores), readable=False)
     assert len(summary.sentences) == len(scores)
 
 

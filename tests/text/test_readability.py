@@ -56,6 +56,36 @@ def test_a_sentence_that_continues_another_is_found(text):
     assert not continues("The river is long.") and not continues("This paper presents a parser.")
 
 
+@pytest.mark.parametrize(
+    "text, language",
+    [
+        ("Beyond that, the ferry costs money.", "English"),
+        ("Most of these ships are old.", "English"),
+        ("The other bridge is closed.", "English"),
+        ("The captain sold it.", "English"),
+        ("Later the bridge fell down.", "English"),
+        ("Eine davon ist in Wien.", "German"),
+        ("Bei ihnen handelt es sich um Fischer.", "German"),
+        ("Das berichtete eine Zeitung.", "German"),
+    ],
+)
+def test_words_that_point_back_are_found_near_the_beginning(text, language):
+    assert continues(text, language)
+
+
+@pytest.mark.parametrize(
+    "text, language",
+    [
+        ("Beyond the town that lies on the river, the road ends.", "English"),
+        ("Prices rose this year.", "English"),
+        ("The captain of the ship sold it in May.", "English"),
+        ("Das Tor ist alt.", "German"),
+    ],
+)
+def test_other_words_do_not_point_back(text, language):
+    assert not continues(text, language)
+
+
 def test_an_answer_and_an_unknown_speaker_continue():
     assert continues("Yes, the boat left at noon.") and continues('"It is a dummy," said he.')
     assert not continues('"Here is a dummy," said Holmes.') and not continues("The boat left at noon.")
@@ -101,6 +131,8 @@ def test_the_first_person_is_found_outside_of_quotations(text, expected):
         "where p(x) = 0.3 · q / 2 + 1, for x > 0.",
         "The cafÃ© was closed in the summer.",
         "It was developed in [12] for text.",
+        "Thanks to all who sent us photographs of the bridge.",
+        "The photographs of the bridge are on https://example.org/bridge",
         "Now it said: 'Found at the corner of Goodge Street, a goose and a hat.",
         "We shall want you to come by the last train.'",
     ],
