@@ -1,6 +1,7 @@
 """`raysum summarize`: clusters in data files, texts that form one cluster, or standard input, and their summaries."""
 
 import codecs
+import os
 import re
 import shlex
 import sys
@@ -82,7 +83,7 @@ def _cluster_of_texts(texts: list[tuple[str, DocumentText]], title: str, mapping
         mapping.check_texts(name)
         documents += mapping.split_document(raw_document(text, name))
     title = title or (texts[0][1].title if len(texts) == 1 else "")
-    folders = {file.absolute().parent for file in files}
+    folders = {Path(os.path.abspath(file)).parent for file in files}
     together = folders.pop().name if len(folders) == 1 else f"{names[0]} and {len(files) - 1} more"
     return {"id": title or (names[0] if len(files) == 1 else together), "title": title, "documents": documents}
 

@@ -67,7 +67,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         if model.ranks and dataset.kind == "ranking":
             from raysum.evaluate.ranking import evaluate_ranker
 
-            folder = config.out or results_folder(run, dataset, split)
+            folder = config.out or results_folder(run, dataset, split, limit=config.limit)
             check_place(folder)
             return save_evaluation(folder, *evaluate_ranker(run, dataset, split, config))
         return (_evaluate_extractor if model.extracts else _evaluate_generator)(run, dataset, split, config)
@@ -103,12 +103,12 @@ def _evaluate_extractor(run: Run, dataset: Dataset, split: str, config: Evaluate
     own, others = Extractor.trained(run, config), [extractive(name) for name in ("lead", "lexrank", "mmr")]
     settings = own.settings.model_copy(update={"redundancy": config.decode.get("redundancy")})
     systems: list[System] = [Extracted(own.system, own.settings), *(Extracted(each, settings) for each in others)]
-    folder = results_folder(run, dataset, split)
+    kind = "reference-length" * config.reference_length
     if config.reference_length:
         served = [Extracted(each, at_reference=True) for each in others if each.name == "lexrank"]
         systems = [*(PaperBaseline(system) for system in (own.system, *others)), *served]
-        folder = results_folder(run, dataset, f"{split}-reference-length")
-    return compare_systems(systems, dataset, split, config, out=config.out or folder)
+    folder = config.out or results_folder(run, dataset, split, kind, config.limit)
+    return compare_systems(systems, dataset, split, config, out=folder)
 
 
 def _evaluate_generator(run: Run, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
@@ -134,7 +134,7 @@ def _evaluate_generator(run: Run, dataset: Dataset, split: str, config: Evaluate
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [*served_baselines(dataset, split), *map(Extracted.named, paper_baseline_names())]
-    folder = results_folder(run, dataset, f"{split}-terms" if config.terms else split)
+    folder = results_folder(run, dataset, split, "terms" * config.terms, config.limit)
     result = compare_systems(systems, dataset, split, config, out=config.out or folder, mean=mean)
     if updates_ranges and mean is None and not config.decode and config.checkpoint == "best":
         learn(run, dataset, plain.seen)
@@ -147,9 +147,15 @@ def served_baselines(dataset: Dataset, split: str) -> list[System]:
     return [Extracted.named(name, usual) for name in ("lead", "lexrank")]
 
 
-def results_folder(run: Run, dataset: Dataset, split: str) -> Path:
-    """Return RUN/evaluation/DATA-FINGERPRINT/SPLIT, which is different for each dataset."""
-    return run.evaluation / f"{dataset.place.rpartition('/')[2]}-{dataset.fingerprint[:8]}" / split
+def results_folder(run: Run, dataset: Dataset, split: str, kind: str = "", limit: int | None = None) -> Path:
+    """Return RUN/evaluation/DATA-FINGERPRINT/SPLIT, which is different for each dataset.
+
+    Evaluations of another ``kind``, and those of fewer examples than the split has, get names of their own.
+    """
+    parts = [split, kind, f"first-{limit}" if limit and limit < dataset.references(split) else ""]
+    return (
+        run.evaluation / f"{dataset.place.rpartition('/')[2]}-{dataset.fingerprint[:8]}" / "-".join(filter(None, parts))
+    )
 
 
 def compare_systems(

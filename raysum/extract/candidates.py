@@ -22,7 +22,10 @@ from raysum.text.readability import (
 )
 
 # "Anna:" or "[anna]" at the beginning of a line
-_TURN = re.compile(r"(?:[\[(]?[\d:.,]+[\])]?\s+)?(?:\[([^\W\d][\w.' -]{0,39})\]|(#?\w[\w.#' -]{0,39}?)\s*:)\s+(?=\S)")
+_TURN = re.compile(
+    r"(?:[\[(]?[\d:.,]+[\])]?\s+)?(?:\[([^\W\d][\w.' -]{0,39})\]|(#?\w[\w.#' -]{0,39}?)\s*:)\s+(?=\S)"
+    r"|([A-Z]{2,4}):(?=[A-Z])"
+)
 _FEWEST_TURNS = 3  # sentences with a speaker before them that make a document a dialogue, with one of these shares:
 _TURNS, _LONG_TURNS = 0.2, 0.3  # of the sentences; of the paragraphs, if two speakers have half of the turns
 _HEADING = re.compile(
@@ -114,13 +117,13 @@ class Candidates:
         return self._spoken(without_connective(self.text(number)), number)
 
     def printed(self, numbers: Sequence[int]) -> list[str]:
-        """Return the sentences ``numbers`` in this order. A speaker is named once for several sentences in a row."""
+        """Return the sentences ``numbers`` in this order. A speaker is named once for adjacent sentences."""
         texts, before = list[str](), -1
         for number in numbers:
             follows = before >= 0 and self._previous[number] == before
             text = self.text(number) if follows else without_connective(self.text(number))
-            same = before >= 0 and self._voice(before) == self._voice(number)
-            texts.append(text if same else self._spoken(text, number))
+            is_same = follows and self._voice(before) == self._voice(number)
+            texts.append(text if is_same else self._spoken(text, number))
             before = number
         return texts
 
@@ -156,7 +159,9 @@ def _turns(row: Mapping[str, Any], documents: Sequence[int]) -> list[tuple[str, 
     If the turns of a dialogue are long, paragraphs without a mark continue the turn before them.
     """
     found = [_TURN.match(text) for text in row["text"]]
-    names = [(match[1].capitalize() if match[1] else match[2].strip("# ")) if match else "" for match in found]
+    names = [
+        (match[1].capitalize() if match[1] else (match[2] or match[3]).strip("# ")) if match else "" for match in found
+    ]
     paragraphs = [*zip(documents, map(int, row["paragraph"]), strict=True)]
     dialogues, long_turns = _dialogues(paragraphs, names)
     turns, speaker, before = list[tuple[str, str]](), "", (-1, -1)
@@ -221,7 +226,10 @@ def _voices(names: Sequence[str], used: set[int]) -> dict[int, str | None]:
 def _speaker(name: str | None, number: int) -> str:
     """Return the name of a document as a speaker: without folders and the suffix of a file, and with spaces."""
     plain = re.sub(r"\.\w{1,8}$", "", PurePath(name or "").name)
+    plain = re.sub(r"^\d{4}-\d\d-\d\d[-_ ]", "", plain)
     plain = (plain if " " in plain else re.sub(r"(?<!\d)-|-(?!\d)", " ", plain)).replace("_", " ").strip()
     if not plain or _GENERIC.fullmatch(plain):
         return f"Document {number + 1}"
-    return plain[:1].upper() + plain[1:_LONGEST_NAME]
+    if len(plain) > _LONGEST_NAME:
+        plain = plain[:_LONGEST_NAME].rpartition(" ")[0] or plain[:_LONGEST_NAME]
+    return plain[:1].upper() + plain[1:]

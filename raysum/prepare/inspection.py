@@ -31,6 +31,7 @@ from raysum.sources.survey import Survey, root_of
 from raysum.sources.tables import SeveralTablesError
 
 _SOURCES, _ROWS = 20, 50  # sources that are read, and rows of each
+_COUNTED = 1 << 22  # bytes of a source whose rows are counted, not estimated
 _MAX_FOLDERS, _MAX_COMMANDS, _MAX_NAMES = 4, 5, 3
 _PART = re.compile(r"(:\d+):\d+$")  # the number of a cluster in a row
 _Options = Mapping[str, Any]  # of FieldMapping
@@ -238,9 +239,13 @@ def _sampled(paths: Sequence[str], options: _Options, pattern: str = "") -> Read
 
 def _add(reading: Reading, source: RawSource, share: float) -> None:
     """Add a sample of a source to ``reading``; the number of its clusters is multiplied by ``share``."""
-    records = [*islice(source.records(), _ROWS + 1)]
+    found = source.records()
+    records = [*islice(found, _ROWS + 1)]
     count, records = float(len(records)), records[:_ROWS]
-    if count > _ROWS:
+    if count > _ROWS and source.size <= _COUNTED:
+        with suppress(UserError, ValueError):
+            count += sum(1 for _ in found)
+    elif count > _ROWS:
         lines = {_PART.sub(r"\1", record.where) for record in records}  # each may give several clusters
         count = max(count, source.size / max(1.0, mean(map(_size, records))) * len(records) / len(lines))
     reading.formats[source.format.name] += 1

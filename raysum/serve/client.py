@@ -15,6 +15,7 @@ import httpx
 from raysum.errors import UserError
 
 _RETRIED = (429, 500, 502, 503, 504)  # a limit of the key, a replica died, the queue is full, or the server stops
+_RUNNING, _POLL = "in_progress", 1.0  # the status of a batch, and seconds between two looks at it
 _LONGEST_PAUSE = 30  # seconds, also if the server asks for more
 
 
@@ -176,8 +177,13 @@ class Client(_Connection):
         """The ``status`` of a batch, and its ``request_counts``: total, completed and failed."""
         return self._ask("GET", f"/v1/batches/{id}")
 
-    def batch_results(self, id: str) -> Iterator[dict[str, Any]]:
-        """Yield the results so far, each with ``custom_id`` and ``response`` (a summary) or ``error``."""
+    def batch_results(self, id: str, wait: bool = True) -> Iterator[dict[str, Any]]:
+        """Yield the results of a batch when it ends, each with ``custom_id`` and ``response`` (a summary) or ``error``.
+
+        Without ``wait``, yield the results so far.
+        """
+        while wait and self.batch(id).get("status") == _RUNNING:
+            time.sleep(_POLL)
         with self._errors(), self._http.stream("GET", f"{self.address}/v1/batches/{id}/results") as answer:
             if answer.status_code != 200:
                 answer.read()
@@ -274,8 +280,10 @@ class AsyncClient(_Connection):
         """As :meth:`Client.batch`."""
         return await self._ask("GET", f"/v1/batches/{id}")
 
-    async def batch_results(self, id: str) -> AsyncIterator[dict[str, Any]]:
+    async def batch_results(self, id: str, wait: bool = True) -> AsyncIterator[dict[str, Any]]:
         """As :meth:`Client.batch_results`."""
+        while wait and (await self.batch(id)).get("status") == _RUNNING:
+            await asyncio.sleep(_POLL)
         with self._errors():
             async with self._http.stream("GET", f"{self.address}/v1/batches/{id}/results") as answer:
                 if answer.status_code != 200:

@@ -8,7 +8,8 @@ from typing import Any
 
 from raysum.sources.record import as_list
 
-_SUMMARY = re.compile(r"(?i).*(summ|abstract|highlight|headline|tl;?dr|gist|reference|target|tgt)")
+_SUMMARY = re.compile(r"(?i).*(summ|abstract|highlight|tl;?dr|gist|reference|target|tgt)")
+_HEADLINE = re.compile(r"(?i).*headline")  # a summary if no other column is one, otherwise a title
 _TITLE = re.compile(r"(?i).*(title|subject|topic|query|question)")
 MIN_WORDS, _MAX_TITLE = 5, 40  # words of a document, and of a title
 _TIMES_LONGER = 1.5  # the documents than the summary, at least, if no name says which column is the summary
@@ -22,11 +23,19 @@ def suggested_map(rows: Sequence[_Row]) -> list[str]:
     texts = [name for name, length in words.items() if length]
     summary = next((name for name in texts if _SUMMARY.match(name)), None)
     title = next((name for name in texts if _TITLE.match(name) and words[name] <= _MAX_TITLE), None)
-    others = [name for name in texts if name not in (summary, title) and not _SUMMARY.match(name)]
+    headline = next((name for name in texts if _HEADLINE.match(name)), None)
+    others = [name for name in texts if name not in (summary, title, headline) and not _SUMMARY.match(name)]
     documents = max(others, key=words.__getitem__, default=None)
     if not summary and len(others) > 1 and documents:  # the next longest column, if it is much shorter
-        second = max((name for name in others if name != documents), key=words.__getitem__)
-        summary = second if MIN_WORDS <= words[second] <= words[documents] / _TIMES_LONGER else None
+        path = _path(rows, documents)
+        rest = [name for name in others if _path(rows, name) != path]
+        length = sum(words[name] for name in others if name not in rest)
+        second = max(rest, key=words.__getitem__, default=documents)
+        summary = second if MIN_WORDS <= words[second] <= length / _TIMES_LONGER else None
+    if not summary:
+        summary = headline
+    elif not title:
+        title = headline
     is_header = all(len(str(name).split()) <= _MAX_NAME for name in words)
     if documents is None or words[documents] < MIN_WORDS or not is_header:
         return []

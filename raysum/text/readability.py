@@ -36,6 +36,8 @@ _NOTES = re.compile(
     re.I,
 )
 _POINTS = re.compile(rf"(?<!\w){_PART}|\bclick(?:ing)? here\b|https?://\S+$", re.I)
+# Links of templates: [text]({{ "/address" | url }})
+_TEMPLATE = re.compile(r"\[([^\[\]]+)\]\(\{\{.*?\}\}[^)]*\)|\{[{%].*?[%}]\}()")
 _LABEL = re.compile(r"(?:TL;?\s?DR|P\.?S\.?|N\.?B\.?|Update|Edit)\s*[:;–—-]\s+(?=\S)", re.I)
 _FILLERS = re.compile(r"(?<![\w-])(?:um+|uh+|erm?|hmm+|mm+(?:-hmm+)?|uh-huh)(?![\w-])\s*[,.]?\s*", re.I)
 _STUTTER = re.compile(r"(?<![\w'’])([B-HJ-Zb-hj-z])[,-]?\s+(?=\1\w)")  # "w we", not "don't think"
@@ -48,7 +50,7 @@ _CONNECTIVE = re.compile(
     "(?:however|moreover|furthermore|additionally|also|finally|lastly|thus|therefore|hence|consequently|accordingly"
     "|nevertheless|nonetheless|instead|meanwhile|similarly|likewise|in addition|in fact|indeed|of course|for example"
     "|for instance|in particular|specifically|as a result|in contrast|by contrast|on the other hand|on the one hand"
-    "|then|besides|overall|alternatively|regardless|as such|anyway|still|again|"
+    "|then|besides|overall|alternatively|regardless|as such|anyways?|still|again|"
     "in short|that is|in other words|first|second|third|secondly|thirdly|firstly|well|yeah"
     "|jedoch|allerdings|außerdem|zudem|cependant|toutefois|en outre|sin embargo|además|tuttavia|inoltre|no entanto)"
     r"\s*,\s*",
@@ -104,6 +106,14 @@ _POINTING = {
         re.I,
     ),
 }
+# What a speaker says before the sentence itself: "So I think", "Yeah, I don't know if".
+_HEDGED = re.compile(
+    r"(?:(?:so|and|but|yeah|well|okay|right|maybe|also"
+    r"|i(?: definitely| really)? (?:think|guess|believe|mean|agree|feel)"
+    r"|i don['’]t (?:think|know|see|believe)(?: if| how| why)?|i['’]m (?:not )?sure(?: if)?"
+    r"|(?<=[a-z] )that(?!['’]s| is\b| was\b| would\b))\b,?\s*)+",
+    re.I,
+)
 _SHORT_POINTING = re.compile(r"(?:\S+ ){1,7}(?:it|him|her|them|this|that|so)[.!]")
 _DATES = re.compile(
     r"\b(?:this|these) (?:year|month|week|day|morning|time|century|decade|season|summer|winter)s?\b", re.I
@@ -113,6 +123,12 @@ _ELSEWHERE = re.compile(
     r"|for (?:more|further) (?:details|information)|you can (?:find|read)|more (?:details|information))\b(?! by\b)",
     re.I,
 )  # thanks, and where more can be read
+_NO_SENTENCES = (
+    _ELSEWHERE,
+    re.compile(r"\[[A-Z]|(?:Describes|Introduces|Adds|Defines|Proposes|Specifies|Allows|Provides|Enables|Delivers)\b"),
+    re.compile(r"(?:D['’]|De )[a-zà-ÿ]+(?:er|ir|re)\b"),  # an item of a French list
+    re.compile(r"[\w ]{1,20}: (?:\S+\s?){1,3}$"),
+)
 _PERSONS = {language: re.compile(pattern, re.I) for language, pattern in _FIRST_PERSON.items()}
 _NO_PERSON = re.compile(
     r"\"[^\"]*\"|“[^”]*”|„[^“]*“|«[^»]*»|「[^」]*」|\bUS\b|\bI(?=[.,)])|\bI{2,}\b"
@@ -132,11 +148,17 @@ _END_OF_SPEECH = re.compile(r"[.,!?]['’](?!\w)")
 _PAIRS = ("()", "[]", "{}", "“”", "«»")
 _QUESTION = re.compile(r"[?？؟][\"”’'»«)]*$")
 _MIN_WRITTEN, _MIN_SPOKEN = 2, 3  # words other than function words and those that only answer
+_NAMES, _CAPITALIZED = 5, 0.7  # words of a list of names, and the share of capitalized ones
 _MIN_LETTERS = 0.55  # share of letters in the characters of a sentence, without blanks
 _MAX_SIGNS = 0.4  # share of words of one letter or sign; a formula has more
 _ONE_LETTER = frozenset("aieoyà")  # words
 _EMPTY_WORDS = FUNCTION_WORDS.union(
-    re.findall(r"\w+", "yeah yes no okay ok right sure well oh ah hm hmm mm uh um like know think mean really")
+    re.findall(
+        r"\w+",
+        "yeah yes no okay ok right sure well oh ah hm hmm mm uh um like know think mean really actually just agree "
+        "thing things kind sort lot way good want going get got make makes sense point need don "
+        "didn doesn isn guess feel",
+    )
 )
 
 
@@ -152,6 +174,7 @@ def clean(text: str, scholarly: bool = False, language: str = "English", is_spok
     shows". If it ``is_spoken``, repeated words are printed once.
     """
     text = html.unescape(html.unescape(text)) if "&" in text else text
+    text = _TEMPLATE.sub(lambda found: found[1] or "", text) if "{" in text else text
     text = _NOTES.sub("", _BRACKETS.sub(_unless_governed, " ".join(text.split())))
     if scholarly:
         text = _YEAR_ALONE.sub("", _AUTHOR_YEAR.sub(_authors, text))
@@ -197,10 +220,12 @@ def continues(text: str, language: str = "English") -> bool:
         return text.startswith(starts)
     if language == "English" and _SAID.search(text):
         return True
-    found = _WORD.search(text)
-    if found is None or _OWN_OPENING.match(text):
+    hedge = _HEDGED.match(text) if language == "English" else None
+    found = [_WORD.search(text), _WORD.search(text, hedge.end()) if hedge else None]
+    if found[0] is None or _OWN_OPENING.match(text):
         return False
-    if found[0].lower().replace("’", "'") in _CONTINUING_SETS.get(language, _CONTINUING_SETS["English"]):
+    continuing = _CONTINUING_SETS.get(language, _CONTINUING_SETS["English"])
+    if any(word and word[0].lower().replace("’", "'") in continuing for word in found):
         return True
     if language == "English" and _SHORT_POINTING.fullmatch(text):
         return True
@@ -219,12 +244,17 @@ def is_first_person(text: str, language: str = "English") -> bool:
     return bool(_PERSONS.get(language, _PERSONS["English"]).search(spoken) or _ITSELF.search(spoken))
 
 
+def _is_list_of_names(text: str) -> bool:
+    found = text.split()
+    return len(found) >= _NAMES and sum(word.strip("(")[:1].isupper() for word in found) > _CAPITALIZED * len(found)
+
+
 def is_fragment(text: str, is_spoken: bool = False) -> bool:
     """Return whether a clean text is no sentence to print: part of a formula, list or heading, or too little.
 
     It also is if it has damaged characters, an open bracket, or points to a figure, table, section or equation.
     """
-    if _ELSEWHERE.match(text):
+    if any(rule.match(text) for rule in _NO_SENTENCES) or _is_list_of_names(text):
         return True
     if text.startswith(("...", "…", "--")) or (is_spoken and text.endswith(("...", "…", "--"))):
         return True  # a part of a sentence
