@@ -122,7 +122,10 @@ def prepare(
 @verb(app, panel=_START)
 def train(
     preset: Annotated[
-        str, _argument("PRESET|FILE|RUN", "Config to train; RUN also provides the initial weights.", presets)
+        str,
+        _argument(
+            "PRESET|FILE|RUN", "Config to train (`raysum config list`); RUN also provides the initial weights.", presets
+        ),
     ],
     overrides: _Overrides = None,
 ) -> Any:
@@ -181,7 +184,10 @@ def summarize(
     run: Annotated[str, _argument("RUN|SEARCH|SYSTEM", "A trained run, or lexrank, lead, mmr, oracle.")],
     settings: SummarizeConfig,
     files: Annotated[
-        list[str] | None, _argument("[FILE]...", "Data files, or texts of one cluster; - or none is stdin.")
+        list[str] | None,
+        _argument(
+            "[FILE]...", "Data files, folders of clusters or documents, or texts of one cluster; - or none is stdin."
+        ),
     ] = None,
 ) -> Any:
     """Summarize raw clusters from files: print the summaries, or write those of many clusters to --out on Ray.

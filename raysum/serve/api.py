@@ -157,10 +157,11 @@ async def _with_texts(events: AsyncIterator[Event], texts: dict[int, str]) -> As
             yield {"event": "files", "data": {"texts": texts}}
 
 
-def curl_example(address: str) -> str:
+def curl_example(address: str, has_keys: bool = False) -> str:
     """Return a curl command that requests a summary from the server at ``address``."""
     body = '{"title": "Florence", "documents": ["First text.", {"source": "a.txt", "text": "Second text."}]}'
-    return f"curl {address}/v1/summarize -H 'Content-Type: application/json' -d '{body}'"
+    key = ' -H "Authorization: Bearer $RAYSUM_KEY"' * has_keys
+    return f"curl {address}/v1/summarize{key} -H 'Content-Type: application/json' -d '{body}'"
 
 
 def _page(spec: dict[str, Any], example: str) -> str:

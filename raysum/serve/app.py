@@ -49,7 +49,7 @@ def serve(run: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]], **
         stopped = threading.Event()
         before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
         say(f"serving {_names(config)} at {url}, also in a browser")
-        say(f"  documentation: {url}/docs\n  try: {curl_example(url)}")
+        say(f"  documentation: {url}/docs\n  try: {curl_example(url, bool(config.keys))}")
         if config.host not in LOCAL and not config.keys:
             say(f"warning: anyone who can reach {config.host} can use the server; 127.0.0.1 is for this machine only")
         if config.host not in LOCAL and not config.tls_key:
@@ -74,6 +74,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
     config = with_access(config)
     if config.trace:
         check_tracing()
+        os.environ.setdefault("OTEL_SERVICE_NAME", "raysum")  # OpenTelemetry reads it in each process
     served = all_served(config)
     tls = tls_options(config)
     with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray

@@ -30,8 +30,8 @@ def suggested_map(rows: Sequence[_Row]) -> list[str]:
         path = _path(rows, documents)
         rest = [name for name in others if _path(rows, name) != path]
         length = sum(words[name] for name in others if name not in rest)
-        second = max(rest, key=words.__getitem__, default=documents)
-        summary = second if MIN_WORDS <= words[second] <= length / _TIMES_LONGER else None
+        second = max(rest, key=words.__getitem__, default=None)
+        summary = second if second and MIN_WORDS <= words[second] <= length / _TIMES_LONGER else None
     if not summary:
         summary = headline
     elif not title:

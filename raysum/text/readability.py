@@ -37,7 +37,7 @@ _NOTES = re.compile(
 )
 _POINTS = re.compile(rf"(?<!\w){_PART}|\bclick(?:ing)? here\b|https?://\S+$", re.I)
 # Links of templates: [text]({{ "/address" | url }})
-_TEMPLATE = re.compile(r"\[([^\[\]]+)\]\(\{\{.*?\}\}[^)]*\)|\{[{%].*?[%}]\}()")
+_TEMPLATE = re.compile(r"\[([^\[\]]+)\]\(\{\{.{0,200}?\}\}[^()]{0,50}\)|\{[{%].{0,200}?[%}]\}()")
 _LABEL = re.compile(r"(?:TL;?\s?DR|P\.?S\.?|N\.?B\.?|Update|Edit)\s*[:;–—-]\s+(?=\S)", re.I)
 _FILLERS = re.compile(r"(?<![\w-])(?:um+|uh+|erm?|hmm+|mm+(?:-hmm+)?|uh-huh)(?![\w-])\s*[,.]?\s*", re.I)
 _STUTTER = re.compile(r"(?<![\w'’])([B-HJ-Zb-hj-z])[,-]?\s+(?=\1\w)")  # "w we", not "don't think"
@@ -127,11 +127,11 @@ _NO_SENTENCES = (
     _ELSEWHERE,
     re.compile(r"\[[A-Z]|(?:Describes|Introduces|Adds|Defines|Proposes|Specifies|Allows|Provides|Enables|Delivers)\b"),
     re.compile(r"(?:D['’]|De )[a-zà-ÿ]+(?:er|ir|re)\b"),  # an item of a French list
-    re.compile(r"[\w ]{1,20}: (?:\S+\s?){1,3}$"),
+    re.compile(r"[\w ]{1,20}: (?:\S+\s){0,2}\S+$"),
 )
 _PERSONS = {language: re.compile(pattern, re.I) for language, pattern in _FIRST_PERSON.items()}
 _NO_PERSON = re.compile(
-    r"\"[^\"]*\"|“[^”]*”|„[^“]*“|«[^»]*»|「[^」]*」|\bUS\b|\bI(?=[.,)])|\bI{2,}\b"
+    r"\"[^\"]*\"|“[^“”]*”|„[^„“]*“|«[^«»]*»|「[^「」]*」|\bUS\b|\bI(?=[.,)])|\bI{2,}\b"
 )  # quotations, a country and Roman numerals
 _TEXTS = r"(?:\w+ )?(?:paper|article|work|study|thesis|report|survey|chapter)\b"
 _ITSELF = re.compile(rf"\b(?:this|these|our|the present) {_TEXTS}", re.I)
@@ -175,6 +175,7 @@ def clean(text: str, scholarly: bool = False, language: str = "English", is_spok
     """
     text = html.unescape(html.unescape(text)) if "&" in text else text
     text = _TEMPLATE.sub(lambda found: found[1] or "", text) if "{" in text else text
+    text = text.lstrip("*") if text.startswith("*") else text
     text = _NOTES.sub("", _BRACKETS.sub(_unless_governed, " ".join(text.split())))
     if scholarly:
         text = _YEAR_ALONE.sub("", _AUTHOR_YEAR.sub(_authors, text))

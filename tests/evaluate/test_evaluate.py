@@ -298,7 +298,8 @@ def test_evaluating_a_run_saves_and_returns_the_same(run, data):
     result = evaluate(str(run.path), data.path, split="test", limit=5, swapped=True)
     assert list(result.systems) == ["pht", "swapped", *BASELINES] and result.examples == 5
     assert "rouge-score" in result.protocol and "n 5" in result.protocol
-    folder = results_folder(run, data, "test")
+    folder = results_folder(run, data, "test", limit=5)
+    assert folder.name == "test-first-5" and not results_folder(run, data, "test").exists()
     assert json.loads((folder / "table.json").read_text()) == json.loads(json.dumps(result.to_dict()))
     lines, rows = outputs(folder), list(data.read("test"))[:5]
     assert [line["reference"] for line in lines] == [row["summary"] for row in rows]
@@ -322,7 +323,7 @@ def test_the_results_of_two_datasets_stand_side_by_side(run, data, tmp_path):
     other = Dataset.open(tmp_path / data.path.name)
     for each in (data, other):
         evaluate(str(run.path), each.path, split="test", limit=2)
-        assert (results_folder(run, each, "test") / "table.json").is_file()
+        assert (results_folder(run, each, "test", limit=2) / "table.json").is_file()
     assert results_folder(run, data, "test") != results_folder(run, other, "test")
 
 
@@ -349,7 +350,7 @@ def test_the_rows_of_table_2_are_one_model_with_one_term_each(run, data, capsys,
     assert list(result.systems) == ["plain", "strCov", "attAlign", *BASELINES]
     assert "without the row extProb: it needs a learned ranker" in capsys.readouterr().err
     assert result.weights == {"strCov": {"structural_coverage": 0.7}, "attAlign": {"beta": 0.4}}
-    folder = results_folder(run, data, "test-terms")
+    folder = results_folder(run, data, "test", "terms", 5)
     saved = json.loads((folder / "table.json").read_text())
     assert saved == json.loads(json.dumps(result.to_dict())) and saved["weights"]["attAlign"] == {"beta": 0.4}
     gap = result.differences["plain - attAlign"]

@@ -236,3 +236,19 @@ def test_a_problem_of_the_settings_gives_no_report(tmp_path, monkeypatch, capsys
     (tmp_path / "rows.jsonl").write_text(rows(5, documents=[FLOOD], summary="A flood."))
     assert run(monkeypatch, "prepare rows.jsonl --out data --vocab nowhere.model") == 2
     assert "clusters:" not in capsys.readouterr().err
+
+
+def test_a_headline_is_a_summary_only_without_a_better_column(tmp_path):
+    texts = {"report1": FLOOD * 2, "report2": FLOOD * 2, "headline": "A flood in Lyon"}
+    note = "The river left its bed and many people lost their houses."
+    assert "title=headline" in suggested_map([texts | {"note": note}]) and "summary=note" in suggested_map(
+        [texts | {"note": note}]
+    )
+    assert {"title=headline", "summary=tldr"} < {*suggested_map([texts | {"tldr": "Flood."}])}
+    assert "summary=headline" in suggested_map([texts])
+
+
+def test_rows_of_a_small_file_are_counted(tmp_path):
+    rows = [f'"{FLOOD * (1 + number % 7)}","A flood."' for number in range(173)]
+    (tmp_path / "a.csv").write_text("\n".join(["documents,summary", *rows]))
+    assert sum(dry_run(tmp_path / "a.csv")["splits"].values()) == 173

@@ -406,7 +406,7 @@ def test_two_models_summarize_side_by_side(browser: Browser, run: Path, tmp_path
         browser.write("#model", "fast")
         assert browser.run(visible) == ["model", "rival", "words", "sentences"]
         assert browser.run("return location.hash") == "#model=fast&rival=fast"
-        browser.write("#rival-model", "no other model")
+        browser.write("#rival-model", "none")
         browser.click("#submit")
         browser.wait(
             "document.querySelector('#heading').innerText === 'Summary' && !document.querySelector('#copies').hidden"

@@ -2,7 +2,15 @@
 
 import pytest
 
-from raysum.text.readability import clean, continues, is_first_person, is_fragment, is_scholarly, without_connective
+from raysum.text.readability import (
+    clean,
+    continues,
+    is_first_person,
+    is_fragment,
+    is_question,
+    is_scholarly,
+    without_connective,
+)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +162,10 @@ def test_fragments_are_found(text):
 @pytest.mark.timeout(10)
 def test_a_very_long_word_is_read_soon():
     assert is_fragment("x" * 1_000_000)  # a minute for 100,000 letters, if each were a start of all others
+    assert continues(f"They {'x' * 1_000_000} saw it.") and not is_question("?)" * 500_000 + "x")
+    assert not is_fragment(f"Alternative: {'x' * 1_000_000} is long and wide enough here.")
+    assert not is_first_person("“a " * 100_000 + "b.")
+    assert clean("{{" * 100_000) == "{{" * 100_000
 
 
 @pytest.mark.parametrize("text", ["Rome lies on the Tiber.", "大教堂于1436年完工！", "Волга впадает в море.", "It is the capital of Italy.", "'I see,' said the students' guide of '82."])  # fmt: skip  # noqa: E501
