@@ -72,11 +72,13 @@ def _names(text: str) -> set[str]:
 
 
 def _contradictions(first: Sequence[Amount], second: Sequence[Amount]) -> Iterator[tuple[Amount, Amount]]:
-    """Yield the amounts of the same unit that contradict each other, if each sentence has one of that unit."""
+    """Yield the amounts of the same unit that contradict each other, if the sentences have no other ones of that unit,
+    or the same other ones: "two of the twelve hangers" and "three of its twelve hangers"."""
     for unit in dict.fromkeys(amount.unit for amount in first):
         one, other = ([amount for amount in each if amount.unit == unit] for each in (first, second))
-        if len(one) == len(other) == 1 and one[0].contradicts(other[0]):
-            yield one[0], other[0]
+        differing = [(a, b) for a, b in zip(one, other, strict=False) if a.value != b.value]
+        if len(one) == len(other) and len(differing) == 1 and differing[0][0].contradicts(differing[0][1]):
+            yield differing[0]
 
 
 def _is_alike(one: Stated, other: Stated, source: SourceTexts) -> bool:

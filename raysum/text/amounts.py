@@ -36,6 +36,9 @@ _CLOSE = 0.1  # relative difference of amounts that "about" allows
 _NEAR = 40  # characters after a number in which the word is that it counts
 _SHORTEST = 4  # letters of a word that is counted
 _BETWEEN = re.compile(r"[\w\s]*\s")  # a number and that word
+_PART = re.compile(
+    rf"\s+of\s+(?:the|its|their|all|these|those)\s+(?:\d+|{'|'.join(WRITTEN)})\b", re.I
+)  # "two of the twelve"
 _YEARS = range(1000, 2101)
 
 
@@ -84,7 +87,9 @@ def _unit(text: str, found: re.Match[str], value: float | None) -> tuple[str, in
     """Return what a number counts, or "", and where the amount ends."""
     if found["percent"] or found["sign"]:
         return "%" if found["percent"] else found["sign"], found.end()
-    following = [*WORD.finditer(text, found.end(), found.end() + _NEAR)][:2]
+    part = _PART.match(text, found.end())
+    begin = part.end() if part else found.end()
+    following = [*WORD.finditer(text, begin, begin + _NEAR)][:2]
     if any(word[0].lower() == "more" for word in following[:1]):  # than the documents said before
         return "", found.end()
     before = [*WORD.finditer(text, max(0, found.start() - _NEAR), found.start())][-1:]
@@ -93,10 +98,10 @@ def _unit(text: str, found: re.Match[str], value: float | None) -> tuple[str, in
     if found["digits"].isdigit() and value in _YEARS and not found["times"]:
         return "year", found.end()
     counted = next((word for word in following if _is_counted(word[0])), None)
-    if counted is None or not _BETWEEN.fullmatch(text, found.end(), counted.start()):
+    if counted is None or not _BETWEEN.fullmatch(text, begin, counted.start()):
         return "", found.end()
     word = counted[0].lower()
-    return "%" if word == "percentage" else word.removesuffix("s"), counted.end()
+    return "%" if word == "percentage" else word.removesuffix("s"), found.end() if part else counted.end()
 
 
 def _is_counted(word: str) -> bool:

@@ -108,6 +108,16 @@ def test_other_units_names_and_documents_with_both_numbers_do_not_disagree():
     assert differing("The hall was built in 1914 by the city.", "The hall was built in 1917 by the city.")
 
 
+def test_a_part_of_the_same_number_disagrees():
+    cracks = "Inspectors found cracks in {} of {} twelve main hangers."
+    assert differing(cracks.format("two", "the"), cracks.format("three", "its"))
+    assert differing(cracks.format("2", "the"), cracks.format("3", "the").replace("twelve", "12"))
+    assert not differing(cracks.format("two", "the"), cracks.format("2", "its"))
+    assert not differing(cracks.format("two", "the"), cracks.format("three", "the").replace("twelve", "14")), (
+        "both differ"
+    )
+
+
 def test_a_sentence_does_not_cite_another_number_in_words():
     sentence, other = (
         "Firefighters fought the flames for seven hours.",
