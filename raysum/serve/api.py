@@ -18,7 +18,8 @@ from raysum.serve.access import Callers, Charged, KeyRequired, act_as
 from raysum.serve.batch_routes import Batches, Runner, add_batches, running
 from raysum.serve.config import Limits
 from raysum.serve.dialect_routes import REQUESTS, add_dialects
-from raysum.serve.events import BACKGROUND, Event, Service, encoded
+from raysum.serve.dialects import server_sent
+from raysum.serve.events import BACKGROUND, Event, Service
 from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, model_named, problem
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
 from raysum.serve.openapi import add_examples
@@ -129,7 +130,8 @@ def build_api(
         documents = zip(request.documents, cluster["documents"], strict=True)
         texts = {number: read["text"] for number, (sent, read) in enumerate(documents) if _is_file(sent)}
         events = await accepted(_with_texts(model.stream(cluster, settings), texts))
-        return StreamingResponse(encoded(events), media_type="text/event-stream", headers=NO_STORE)
+        parts = (server_sent(event["data"], event["event"]) async for event in events)
+        return StreamingResponse(parts, media_type="text/event-stream", headers=NO_STORE)
 
     add_dialects(api, models, limits, _PROBLEMS)
 
@@ -206,9 +208,6 @@ def _answer_errors(api: FastAPI) -> None:
 
 
 _BODY, _FORM = 0, 3  # positions without a field in pydantic's locations: ("body", "documents", 2, "Document", "text")
-_MESSAGES = {
-    "model_attributes_type": "must be a JSON object, sent with Content-Type: application/json",
-}
 
 
 def _explained(errors: Sequence[Any], asked: type[Strict]) -> str:
@@ -235,9 +234,9 @@ def _explain(error: Any, asked: type[Strict]) -> str:
     field = ".".join(map(_shortened, parts))
     if error["type"] == "extra_forbidden":
         return f"{field}: {unknown(parts, asked)}"
-    message = _MESSAGES.get(error["type"], error["msg"].removeprefix("Value error, "))
-    if error["type"] == "model_attributes_type" and field:
-        message = "must be a JSON object"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "model_attributes_type":
+        message = "must be a JSON object" + ("" if field else ", sent with Content-Type: application/json")
     return f"{field or 'the body'}: {message}"
 
 

@@ -30,13 +30,18 @@ class NoAnswerError(NoServerError):
 class _Connection:
     """The address of a server, its key, and the meaning of its answers."""
 
-    def __init__(self, address: str, retries: int, key: str | None):
+    _HTTP: type[httpx.Client] | type[httpx.AsyncClient]
+
+    def __init__(
+        self, address: str = "http://127.0.0.1:8000", timeout: float = 300.0, retries: int = 5, key: str | None = None
+    ):
         self.address = address.rstrip("/")
         self.retries = retries
         key = (key or os.environ.get("RAYSUM_KEY", "")).strip()  # a file of it may end with a line end
         if not (key.isascii() and key.isprintable()):
             raise UserError("the key has characters that no key has; set RAYSUM_KEY or key= to one")
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http: Any = self._HTTP(timeout=timeout, headers=headers)
 
     def foreign(self) -> NoServerError:
         """Return the error that another program answers."""
@@ -106,15 +111,7 @@ class Client(_Connection):
     >>> Client("http://127.0.0.1:8000").summarize("Florence", ["text of a document", "text of another"])["summary"]
     """
 
-    def __init__(
-        self,
-        address: str = "http://127.0.0.1:8000",
-        timeout: float = 300.0,
-        retries: int = 5,
-        key: str | None = None,
-    ):
-        super().__init__(address, retries, key)
-        self._http = httpx.Client(timeout=timeout, headers=self._headers)
+    _HTTP = httpx.Client
 
     def __enter__(self) -> "Client":
         return self
@@ -220,15 +217,7 @@ class AsyncClient(_Connection):
     ...     await asyncio.gather(*(client.summarize(title, documents) for title, documents in clusters))
     """
 
-    def __init__(
-        self,
-        address: str = "http://127.0.0.1:8000",
-        timeout: float = 300.0,
-        retries: int = 5,
-        key: str | None = None,
-    ):
-        super().__init__(address, retries, key)
-        self._http = httpx.AsyncClient(timeout=timeout, headers=self._headers)
+    _HTTP = httpx.AsyncClient
 
     async def __aenter__(self) -> "AsyncClient":
         return self

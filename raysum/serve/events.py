@@ -1,7 +1,6 @@
-"""The events of a streamed summary, from ``queued`` to ``result`` or ``error``, as objects and on the wire."""
+"""The events of a streamed summary, from ``queued`` to ``result`` or ``error``."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol
 
@@ -82,10 +81,3 @@ def completed(
 def failed(message: str, status: int) -> Event:
     """The request is refused, or fails, with an HTTP ``status``."""
     return {"event": "error", "data": {"error": message, "status": status}}
-
-
-async def encoded(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
-    """Yield events as server-sent events."""
-    async for event in events:
-        data = json.dumps(event["data"], ensure_ascii=False)
-        yield f"event: {event['event']}\ndata: {data}\n\n".encode()
