@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -104,9 +104,6 @@ class BenchResult(Shown):
     bench: str
     machine: Machine
     rows: list[Row]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def render(self) -> Group:
         """Return tables with a line per figure and a column per row; at most ``_COLUMNS`` rows fit side by side."""

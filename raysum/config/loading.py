@@ -204,10 +204,16 @@ def assign(values: dict[str, Any], locations: dict[str, str], dotted: str, value
     locations[dotted] = location
 
 
-def pairs(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def pairs(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield nested ``values`` as dotted ``key=value`` overrides."""
+    for key, value in leaves(values):
+        yield f"{key}={json.dumps(value, default=str, ensure_ascii=False)}"
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested ``values`` by dotted keys."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield from pairs(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}={json.dumps(value, default=str, ensure_ascii=False)}"
+            yield f"{prefix}{key}", value

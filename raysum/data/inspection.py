@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -200,9 +200,6 @@ class CheckedDataset(Shown):
     rows: int
     bytes: int
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def render(self) -> str:
         rate = self.bytes / max(self.seconds, 1e-9) / 1e6

@@ -3,9 +3,8 @@
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from raysum.pages.parts import duration
 from raysum.report.gather import RunRecord
@@ -45,9 +44,6 @@ class Status(Shown):
     slow_host: str | None = None
     failure: str | None = None
     failure_age: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def render(self) -> str:
         lines = [f"{self.place}: {self.state}"]

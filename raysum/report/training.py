@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raysum.config.loading import dump
+from raysum.config.loading import dump, leaves
 from raysum.pages import charts, parts
 from raysum.pages.charts import Chart, Line, Point
 from raysum.report.gather import RunRecord
@@ -135,7 +135,9 @@ def configs(runs: Sequence[RunRecord]) -> str:
     """Return the keys in which the configs differ, each config, and the best decoding settings of a search."""
     if not runs:
         return ""
-    values = pd.DataFrame([_flat(run.run.config.model_dump(mode="json")) for run in runs]).fillna("")
+    values = pd.DataFrame(
+        [{key: str(value) for key, value in leaves(run.run.config.model_dump(mode="json"))} for run in runs]
+    ).fillna("")
     differing = values.loc[:, values.nunique() > 1]
     beside = "" if differing.empty else _beside("where they differ", runs, differing.to_dict("records"))
     texts = [parts.folded(f"{run.name}: config.yaml", parts.code(dump(run.run.config))) for run in runs]
@@ -148,17 +150,8 @@ def configs(runs: Sequence[RunRecord]) -> str:
 
 
 def _settings(run: RunRecord, title: str, values: dict[str, Any]) -> str:
-    lines = (f"{key}: {value}" for key, value in _flat(values).items())
+    lines = (f"{key}: {value}" for key, value in leaves(values))
     return parts.folded(f"{run.name}: {title}", parts.code("\n".join(lines)))
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the texts of nested ``values`` by dotted keys."""
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        is_section = isinstance(value, dict) and value
-        flat |= _flat(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": str(value)}
-    return flat
 
 
 def _beside(title: str, runs: Sequence[RunRecord], columns: Sequence[Mapping[Any, str]]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal, Protocol
 
+from raysum.config.loading import leaves
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
 from raysum.runtime.progress import say
@@ -228,11 +229,8 @@ def tracked(
         trackers.close()
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield nested ``settings`` by dotted keys. Lists are texts in JSON."""
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            is_simple = value is None or isinstance(value, str | int | float)
-            yield f"{prefix}{key}", value if is_simple else json.dumps(value, default=str)
+    for key, value in leaves(settings):
+        is_simple = value is None or isinstance(value, str | int | float)
+        yield key, value if is_simple else json.dumps(value, default=str)

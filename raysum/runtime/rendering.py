@@ -2,6 +2,7 @@
 
 from collections.abc import Container
 from copy import copy
+from dataclasses import asdict
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,10 @@ _PART = 3  # a word longer than this part of a line (1/3) may be broken
 
 
 class Shown:
-    """A result that ``render()`` turns into something that rich prints."""
+    """A result, usually a dataclass, that ``render()`` turns into something that rich prints."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload]
 
     def render(self) -> Any:
         raise NotImplementedError

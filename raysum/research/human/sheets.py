@@ -38,9 +38,6 @@ class Sheets(Shown):
     judges: int
     tasks: int
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def render(self) -> str:
         return (
             f"{self.judges} sheets of {self.tasks} tasks ({self.design}, {self.items} examples); "
