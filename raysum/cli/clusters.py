@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from raysum.config.sections import LoadConfig
 from raysum.decode.page import summaries_page
-from raysum.decode.summary import NoSummary, Summaries, Summary
+from raysum.decode.summary import NoSummary, Summaries, Summary, readable
 from raysum.errors import UserError
 from raysum.extract.outline import outline
 from raysum.extract.parts import Part
@@ -27,7 +27,7 @@ from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources, holds_clusters, sample_path
 from raysum.sources.formats import TEXT
 from raysum.sources.jsonl import json_records
-from raysum.sources.record import LONGEST, TOO_LONG, Record, Rejected
+from raysum.sources.record import LONGEST, TOO_LONG
 from raysum.sources.staging import stage
 
 _PASSWORD = re.compile(r"//[^/@\s]+@")  # in a URL
@@ -55,13 +55,13 @@ def input_clusters(
             if content.lstrip().startswith(b"{"):
                 content += sys.stdin.buffer.read()
                 records = json_records(content.split(b"\n"), "standard input")
-                clusters += [_cluster(part) for record in records for part in mapping.apply(record)]
+                clusters += [readable(part) for record in records for part in mapping.apply(record)]
             elif len(content) > LONGEST:
                 raise UserError(f"standard input is {TOO_LONG}; summarize parts of it")
             else:
                 texts.append(("standard input", parse_document(content, "", "standard input")))
         elif mapping.format not in (None, TEXT) or holds_clusters(sample_path(Path(file))):
-            clusters += [_cluster(record) for source in find_sources([file], mapping) for record in source.records()]
+            clusters += [readable(record) for source in find_sources([file], mapping) for record in source.records()]
         else:
             texts.append((file, None))
     if texts:
@@ -144,10 +144,3 @@ def _outlined(summary: Summary, cluster: Mapping[str, Any], parts: Sequence[Part
         return outline(summary, cluster, parts) if parts else summary
     except UserError as error:
         return summary.model_copy(update={"warnings": [*summary.warnings, str(error)]})
-
-
-def _cluster(record: Record) -> Cluster:
-    try:
-        return record.cluster()
-    except Rejected as reason:
-        return NoSummary(record.id, f"{record.where}: {reason}")

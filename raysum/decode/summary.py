@@ -12,6 +12,7 @@ from raysum.decode.page import fragment, shortened
 from raysum.errors import UserError
 from raysum.sources.documents.file_positions import file_span
 from raysum.sources.documents.origin import Origin
+from raysum.sources.record import Record, Rejected
 
 T = TypeVar("T")
 Cited = TypeVar("Cited", "Sentence", "Headline", "Claim")
@@ -240,6 +241,14 @@ class NoSummary:
 
     def render(self) -> str:
         return f"{self.id}\n    error: {self.error}"
+
+
+def readable(record: Record) -> dict[str, Any] | NoSummary:
+    """Return the raw cluster of a record, or why it is none."""
+    try:
+        return record.cluster()
+    except Rejected as reason:
+        return NoSummary(record.id, f"{record.where}: {reason}")
 
 
 def name_of(cluster: Any, number: int) -> Any:

@@ -9,7 +9,7 @@ import json
 import pickle
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from raysum import __version__
 from raysum.config.base import with_settings
 from raysum.config.loading import section_of
 from raysum.config.sections import LoadConfig
-from raysum.decode.summary import NoSummary
+from raysum.decode.summary import NoSummary, readable
 from raysum.errors import UserError
 from raysum.extract.summarizer import extracts, summarizer_of
 from raysum.prepare.shards import Failure
@@ -34,7 +34,6 @@ from raysum.runtime.session import ray_session
 from raysum.runtime.storage import write_text, writing
 from raysum.serve.config import BatchConfig
 from raysum.sources.find import RawSource, content_hash, find_sources
-from raysum.sources.record import Record, Rejected
 
 _PART = 128  # clusters of a part: several batches of decoding, and few enough to repeat after a kill
 _NOTE = "batch.json"
@@ -51,9 +50,6 @@ class BatchResult(Shown):
     parts: int
     seconds: float
     first_error: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def problem(self) -> str:
@@ -211,15 +207,7 @@ def _parts(number: int, source: RawSource, finished: Collection[str]) -> Iterato
         if not (found := [*islice(records, _PART)]):
             return
         part = _Part(number, count, sum(record.size for record in found))
-        yield part if part.name in finished else replace(part, clusters=[_cluster(record) for record in found])
-
-
-def _cluster(record: Record) -> dict[str, Any] | NoSummary:
-    """Return a cluster, or why a record is none."""
-    try:
-        return record.cluster()
-    except Rejected as reason:
-        return NoSummary(record.id, f"{record.where}: {reason}")
+        yield part if part.name in finished else replace(part, clusters=[*map(readable, found)])
 
 
 class _Summarizer:
