@@ -11,15 +11,10 @@ import torch
 from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
-from raysum.decode.beam import SearchOptions, StepModel, Steps, exhaust, repeat, search_steps
+from raysum.decode.beam import SearchOptions, StepModel, Steps, repeat, search_steps
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.scores import terms
 from raysum.models.batch import AttentionRequest
-
-
-def search_betas(*inputs: Any, **options: Any) -> list[list[list[Hypothesis]]]:
-    """Return the result of :func:`beta_steps`."""
-    return exhaust(beta_steps(*inputs, **options))
 
 
 def beta_steps(

@@ -17,7 +17,7 @@ from raysum.config.decoding import DecodeConfig
 from raysum.decode.beam import SearchOptions, _best, beam_search, exhaust, search_steps
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.hypotheses import Hypothesis
-from raysum.decode.multi_beta import beta_steps, search_betas
+from raysum.decode.multi_beta import beta_steps
 from raysum.decode.scores import History, Term, attention_alignment, gnmt_coverage, shares, structural_coverage, terms
 from raysum.importing.hiersumm import convert
 from raysum.systems import build
@@ -561,7 +561,7 @@ def test_betas_together_give_what_each_gives_alone(mix, when, others):
         predicted = predicted / predicted.sum(-1, keepdim=True)
         together, apart = Counting(model), Counting(model)
         extracted = predicted.flip(0) * mask
-        found = search_betas(together, memory, chosen, betas, predicted, extracted)
+        found = exhaust(beta_steps(together, memory, chosen, betas, predicted, extracted))
         for number, beta in enumerate(betas):
             alone = beam_search(apart, memory, chosen, terms(chosen, memory, predicted, extracted, beta))
             for some, expected in zip(found, alone, strict=True):
@@ -592,7 +592,7 @@ def test_groups_of_one_beam_equal_greedy_searches_that_avoid_each_others_tokens(
                 counts[other] = counts.get(other, 0) + 1
         expected = sorted(live, key=lambda one: -one[1])
         chosen = settings(num_beams=3, num_beam_groups=3, diversity_penalty=penalty, n_best=3, max_length=6)
-        ((found,),) = search_betas(Script(table), memory(), chosen, [0.0])
+        ((found,),) = exhaust(beta_steps(Script(table), memory(), chosen, [0.0]))
         assert [h.score for h in found] == pytest.approx([score for _, score in expected], abs=1e-4)
         assert {tuple(h.ids) for h in found} == {tuple(ids) for ids, _ in expected}
 
@@ -605,9 +605,9 @@ def _drawn(draw: random.Random) -> dict[int, float]:
 def test_groups_without_a_penalty_are_equal_and_several_betas_share_them():
     table = {(): {A: 0.5, B: 0.3, C: 0.2}, (A,): {EOS: 0.6, B: 0.4}, (B,): {EOS: 1.0}, (C,): {EOS: 1.0}}
     grouped = settings(num_beams=4, num_beam_groups=2, n_best=4)
-    ((found,),) = search_betas(Script(table), memory(), grouped, [0.0])
+    ((found,),) = exhaust(beta_steps(Script(table), memory(), grouped, [0.0]))
     assert sorted(ids_of(found)) == sorted(2 * ids_of(search(table)))
-    betas = search_betas(Script(table, {None: [0.5, 0.5]}), memory(2), grouped, [0.0, 0.0])
+    betas = exhaust(beta_steps(Script(table, {None: [0.5, 0.5]}), memory(2), grouped, [0.0, 0.0]))
     assert betas == 2 * [[found, found]]
 
 
