@@ -15,7 +15,7 @@ from torch import distributed
 from raysum import systems
 from raysum.bench.base import Bench, Row, alone
 from raysum.bench.inputs import full_size
-from raysum.bench.machine import Machine, measure
+from raysum.bench.machine import Machine
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.runs.folder import Run
@@ -51,9 +51,6 @@ class CheckpointBench(Bench):
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
         return [(scratch / f"{size}-{stage}", size, stage) for size in self.parameters for stage in self.stages]
 
-    def machine(self) -> Machine:
-        return measure(self.threads, ["fp32"])
-
     def measured(self, _: Machine, folder: Path, size: int, stage: int) -> Row:
         """Return the figures of rank 0, the largest peak memory of a worker, and the size of a checkpoint."""
         config, ranks = self._config(size, stage), range(self.workers)
@@ -61,7 +58,8 @@ class CheckpointBench(Bench):
         full_size(folder / "data", config, _TARGET)
         with ThreadPoolExecutor(self.workers) as threads:
             rows = [*threads.map(lambda rank: alone(self.row, folder, config, rank), ranks)]
-        row = {"parameters": systems.count_parameters(config.model), "stage": stage, "dtype": self._dtype}
+        dtype = "bf16" if self.bf16 else "fp32"
+        row = {"parameters": systems.count_parameters(config.model), "stage": stage, "dtype": dtype}
         return row | rows[0] | {name: max(row[name] for row in rows) for name in ("training_rss_mb", "peak_rss_mb")}
 
     def row(self, folder: Path, config: Config, rank: int) -> Row:
@@ -100,10 +98,6 @@ class CheckpointBench(Bench):
         row |= {"first_stop_share": stops[0] / writes[0], "alone_s": stops[-1] + writes[-1]}
         row |= {"step_s": median(steps), "step_while_writing_s": median(beside)}
         return row | {"size_mb": sum(path.stat().st_size for path in files) / (1 << 20)}
-
-    @property
-    def _dtype(self) -> str:
-        return "bf16" if self.bf16 else "fp32"
 
     def _config(self, size: int, stage: int) -> Config:
         width, encoder, decoder = _SIZES[size]
