@@ -17,7 +17,7 @@ from raysum.sources.pairing import SOURCES, read_paired, read_pairs
 from raysum.sources.published import read_story, read_torch_list
 from raysum.sources.record import Record
 from raysum.sources.staging import head
-from raysum.sources.tables import read_arrow, read_csv, read_parquet, read_sheet, read_sqlite, read_tsv
+from raysum.sources.tables import read_arrow, read_csv, read_parquet, read_sheet, read_sqlite
 from raysum.sources.tensor2tensor import CONTENT, read_wikis
 from raysum.sources.web import read_feed, read_warc
 
@@ -61,7 +61,7 @@ FORMATS = {
         Format("jsonl", ".jsonl, .ndjson (.gz)", r"\.(jsonl|ndjson)(\.gz)?$", read_jsonl, (b"{",)),
         Format("json", ".json (.gz)", r"\.json(\.gz)?$", read_json_clusters, (b"[",)),
         Format("csv", ".csv (.gz)", r"\.csv(\.gz)?$", read_csv, is_table=True),
-        Format("tsv", ".tsv (.gz)", r"\.tsv(\.gz)?$", read_tsv, is_table=True),
+        Format("tsv", ".tsv (.gz)", r"\.tsv(\.gz)?$", partial(read_csv, delimiter="\t"), is_table=True),
         Format("parquet", ".parquet", r"\.parquet$", read_parquet, (b"PAR1",), is_table=True, is_text=False),
         Format("arrow", ".arrow", r"\.arrow$", read_arrow, _ARROW, is_table=True, is_text=False),
         Format("torch", ".pt", r"\.pt$", read_torch_list, (b"PK\x03\x04",), is_text=False),
@@ -83,9 +83,7 @@ FOLDERS = Format("folders", "folders of documents", "", read_folder)
 SLACK = Format("slack", "Slack exports", "", read_slack)
 PAIRED = Format("paired", "a folder of documents beside a folder of summaries", "", read_paired)
 EXTENSIONS = ", ".join(form.extensions for form in FORMATS.values() if form.extensions)
-_UNSUPPORTED = {  # descriptions and remedies by suffix
-    **dict.fromkeys((".7z", ".rar"), "an archive; unpack it, and give the files in it"),
-}
+_UNSUPPORTED = (".7z", ".rar")  # archives
 
 
 def format_by_name(path: Path) -> Format | None:
@@ -105,8 +103,8 @@ def format_of(path: Path, name: str | None = None) -> Format:
 
 
 def _format_by_content(path: Path) -> Format:
-    if description := _UNSUPPORTED.get(path.suffix.lower()):
-        raise UserError(f"{path} is {description}")
+    if path.suffix.lower() in _UNSUPPORTED:
+        raise UserError(f"{path} is an archive; unpack it, and give the files in it")
     content = head(path, _HEAD)
     content = content.removeprefix(codecs.BOM_UTF8).lstrip() or content
     for form in FORMATS.values():

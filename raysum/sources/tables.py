@@ -49,11 +49,6 @@ def read_csv(path: Path, delimiter: str = ",") -> Iterator[Record]:
         yield from table_records(path, columns, _csv_rows(path, lines, rows))
 
 
-def read_tsv(path: Path) -> Iterator[Record]:
-    """Yield records as ``read_csv`` does, with tabs between the fields."""
-    return read_csv(path, "\t")
-
-
 def _dialect(sample: str, default: str) -> tuple[str, Literal[0, 3]]:
     """Return the delimiter and the quoting of a table that begins with ``sample``.
 
