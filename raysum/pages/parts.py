@@ -96,8 +96,8 @@ def numbers(frame: "DataFrame") -> str:
     return table([str(frame.index.name or ""), *frame.columns], frame.itertuples(), numbers=True)
 
 
-def folded(title: str, html: str, opened: bool = False) -> str:
-    return _part("folded", title, html, opened)
+def folded(title: str, html: str) -> str:
+    return _part("folded", title, html)
 
 
 def tiles(values: Iterable[tuple[str, str]]) -> str:
