@@ -138,7 +138,7 @@ def test_submitted_jobs_prepare_train_tune_evaluate_and_serve(head: Head, tmp_pa
     head.submit("tune", f"{tmp_path}/beams.yaml", f"run={run}", f"data={data}", f"out={search}", "decode.max_length=8")
     assert json.loads((search / "best.json").read_text())["config"]["decode.num_beams"] in (1, 2)
     head.submit("evaluate", str(run), "--data", str(data), "--split", "test", "--limit", "2", "--set", "max_length=8")
-    (table,) = run.glob("evaluation/*/test/table.json")
+    (table,) = run.glob("evaluation/*/test-first-2/table.json")
     assert json.loads(table.read_text())["examples"] == 2
     port = str(free_port())
     name = head.submit("serve", str(run), "--port", port, "--address", "auto", "--set", "max_length=8", wait=False)

@@ -259,7 +259,7 @@ def test_the_command_line_writes_the_page(run, tmp_path):
 
 def test_evaluation_counts_support_and_unsupported_summaries(run, data):
     result = evaluate(str(run.path), data.path, split="test", limit=6, swapped=True)
-    lines = [*read_lines(results_folder(run, data, "test") / "outputs.jsonl")]
+    lines = [*read_lines(results_folder(run, data, "test", limit=6) / "outputs.jsonl")]
     for name in ("pht", "swapped", "lead"):
         notes = [line["notes"][name] for line in lines]
         figures = result.systems[name]
