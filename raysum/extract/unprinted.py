@@ -27,19 +27,17 @@ def unprinted(texts: Sequence[str], places: Sequence[tuple[int, int]], languages
     They are headlines that the beginning of their document repeats, and in stories speech and the first person.
     ``places`` [M] are documents and paragraphs.
     """
-    found, spoken = set[int](), _speeches(texts, places)
+    found = set[int]()
     by_document = defaultdict[int, list[int]](list)
     for number, (document, _) in enumerate(places):
         by_document[document].append(number)
     for numbers in by_document.values():
         if len(numbers) > _OPENING:
             found |= _headlines(texts, numbers[:_OPENING], languages)
-        if sum(_SPEECH.match(texts[number]) is not None for number in numbers) >= max(
-            _FEWEST_SPEECHES, _STORY * len(numbers)
-        ):
-            found.update(
-                number for number in numbers if number in spoken or is_first_person(texts[number], languages[number])
-            )
+        begun = sum(_SPEECH.match(texts[number]) is not None for number in numbers)
+        if begun >= max(_FEWEST_SPEECHES, _STORY * len(numbers)):
+            found |= _speeches(texts, places, numbers)
+            found.update(number for number in numbers if is_first_person(texts[number], languages[number]))
     return found
 
 
@@ -52,10 +50,11 @@ def _headlines(texts: Sequence[str], opening: Sequence[int], languages: Sequence
     return {*opening[: max(dated, int(is_repeated))]}
 
 
-def _speeches(texts: Sequence[str], places: Sequence[tuple[int, int]]) -> set[int]:
-    """Return the sentences that begin with a quotation, or within one of their paragraph, or say "you"."""
+def _speeches(texts: Sequence[str], places: Sequence[tuple[int, int]], numbers: Sequence[int]) -> set[int]:
+    """Return those of ``numbers`` that begin with a quotation, or within one of their paragraph, or say "you"."""
     found, is_open, before = set[int](), False, (-1, -1)
-    for number, (text, place) in enumerate(zip(texts, places, strict=True)):
+    for number in numbers:
+        text, place = texts[number], places[number]
         is_open = is_open and place == before
         if is_open or _SPEECH.match(text) or _ADDRESSED.search(text):
             found.add(number)

@@ -37,8 +37,8 @@ _NOTES = re.compile(
 )
 _POINTS = re.compile(rf"(?<!\w){_PART}|\bclick(?:ing)? here\b|https?://\S+$", re.I)
 # Links of templates: [text]({{ "/address" | url }})
-_TEMPLATE = re.compile(r"\[([^\[\]]+)\]\(\{\{.{0,200}?\}\}[^()]{0,50}\)|\{[{%].{0,200}?[%}]\}()")
-_LABEL = re.compile(r"(?:TL;?\s?DR|P\.?S\.?|N\.?B\.?|Update|Edit)\s*[:;–—-]\s+(?=\S)", re.I)
+_TEMPLATE = re.compile(r"\[([^\[\]]+)\]\(\{\{.{0,200}?\}\}[^()]{0,50}\)|\{[{%].{0,200}?[%}]\}")
+_LABEL = re.compile(r"^(?:TL;?\s?DR|P\.?S\.?|N\.?B\.?|Update|Edit)\s*[:;–—-]\s+(?=\S)", re.I)
 _FILLERS = re.compile(r"(?<![\w-])(?:um+|uh+|erm?|hmm+|mm+(?:-hmm+)?|uh-huh)(?![\w-])\s*[,.]?\s*", re.I)
 _STUTTER = re.compile(r"(?<![\w'’])([B-HJ-Zb-hj-z])[,-]?\s+(?=\1\w)")  # "w we", not "don't think"
 _REPEATED = re.compile(r"\b(\w+(?:['’]\w+)?)(?:\s+\1\b(?!['’]))+", re.I)
@@ -175,12 +175,11 @@ def clean(text: str, scholarly: bool = False, language: str = "English", is_spok
     """
     text = html.unescape(html.unescape(text)) if "&" in text else text
     text = _TEMPLATE.sub(lambda found: found[1] or "", text) if "{" in text else text
-    text = text.lstrip("*") if text.startswith("*") else text
-    text = _NOTES.sub("", _BRACKETS.sub(_unless_governed, " ".join(text.split())))
+    text = _NOTES.sub("", _BRACKETS.sub(_unless_governed, " ".join(text.lstrip("*").split())))
     if scholarly:
         text = _YEAR_ALONE.sub("", _AUTHOR_YEAR.sub(_authors, text))
         text = re.sub(r"\bet al\b\.?(?=\s|$)", "et al.", text)
-    text = _LABEL.sub("", text) if _LABEL.match(text) else text
+    text = _LABEL.sub("", text)
     if language == "English":
         text = _capitalized(_FILLERS.sub("", text), text)
     if is_spoken:
@@ -253,7 +252,8 @@ def _is_list_of_names(text: str) -> bool:
 def is_fragment(text: str, is_spoken: bool = False) -> bool:
     """Return whether a clean text is no sentence to print: part of a formula, list or heading, or too little.
 
-    It also is if it has damaged characters, an open bracket, or points to a figure, table, section or equation.
+    It also is if it lists names, thanks, or says where more can be read, and if it has damaged characters, an open
+    bracket, or points to a figure, table, section or equation.
     """
     if any(rule.match(text) for rule in _NO_SENTENCES) or _is_list_of_names(text):
         return True

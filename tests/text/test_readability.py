@@ -23,6 +23,7 @@ from raysum.text.readability import (
         ("Rates rose[citation needed] (see Figure 3) in May (May 2003).", "Rates rose in May (May 2003)."),
         ('See [our guide]({{"/a/b" | url }}) of {{ site.name }} rules.', "See our guide of rules."),
         ("TL;DR: The guide has ten rules.", "The guide has ten rules."),
+        ("Update: The guide says Edit: only once.", "The guide says Edit: only once."),
         ("It was developed in [Sid83].", "It was developed in [Sid83]."),
         ("He was born (in 1987) in Paris.", "He was born (in 1987) in Paris."),
     ],
