@@ -114,14 +114,14 @@ class BenchResult(Shown):
             table = Grid()
             table.add_column(first.replace("_", " "), no_wrap=True)
             for row in rows:
-                table.add_column(_cell(row.get(first)), justify="right")
+                table.add_column(as_cell(row.get(first)), justify="right")
             for name in names:
-                table.add_row(name.replace("_", " "), *(_cell(row.get(name)) for row in rows))
+                table.add_row(name.replace("_", " "), *(as_cell(row.get(name)) for row in rows))
             tables.append(table)
         return Group(*tables, str(self.machine))
 
 
-def _cell(value: Any) -> str:
+def as_cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     if isinstance(value, int):

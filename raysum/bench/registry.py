@@ -4,6 +4,7 @@ from raysum.bench.base import Bench, BenchResult
 from raysum.bench.checkpoint import CheckpointBench
 from raysum.bench.decode import DecodeBench
 from raysum.bench.efficiency import EfficiencyBench
+from raysum.bench.gpu import GpuBench
 from raysum.bench.prepare import PrepareBench
 from raysum.bench.rouge import RougeBench
 from raysum.bench.serve import ServeBench
@@ -18,6 +19,7 @@ _KINDS = (
     CheckpointBench,
     DecodeBench,
     EfficiencyBench,
+    GpuBench,
     PrepareBench,
     RougeBench,
     ServeBench,

@@ -425,7 +425,9 @@ def reproduce(
 
 @verb(app, panel=_OTHER)
 def bench(
-    name: Annotated[str, Argument(help="checkpoint, decode, efficiency, prepare, rouge, serve, start, stream, train.")],
+    name: Annotated[
+        str, Argument(help="checkpoint, decode, efficiency, gpu, prepare, rouge, serve, start, stream, train.")
+    ],
     settings: Annotated[list[str] | None, _argument("[KEY=VALUE]...", "Settings, such as threads=2.")] = None,
     against: Annotated[str | None, Option(metavar="A,B", help="Other tools to measure for comparison.")] = None,
 ) -> Any:

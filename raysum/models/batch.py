@@ -4,9 +4,10 @@ S source tokens, P paragraphs, B examples, M most paragraphs of an example, N mo
 length, D width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -17,36 +18,73 @@ from raysum.tokenizers.special_tokens import PUBLISHED, SpecialTokens
 
 AnyMemory = TypeVar("AnyMemory", bound="Memory")
 
+_ALIGNED = 16  # bytes: where each tensor of a copied batch begins
+
 # The attention to the source that a call returns: none, by paragraph [..., M] (true), by paragraph for some layers
 # (numbered from 0), or by token [..., M, N].
 AttentionRequest = bool | frozenset[int] | Literal["tokens"]
 
 
+@dataclass(frozen=True)
 class Layout:
-    """The indices of packed tokens and paragraphs in padded arrays. Indices are long; masks are true where real."""
+    """The indices of packed tokens and paragraphs in padded arrays. Indices are long; masks are true where real.
 
-    def __init__(self, lengths: Tensor, counts: Tensor):
+    Its integers and shapes are known to the host, so a model that uses only these never waits for its GPU.
+    """
+
+    counts: tuple[int, ...]  # [B] paragraphs
+    tokens: tuple[int, ...]  # [B]
+    sizes: Tensor  # [B] tokens
+    paragraph_example: Tensor  # [P]
+    rank: Tensor  # [P] 0 = best
+    token_paragraph: Tensor  # [S]
+    token_example: Tensor  # [S]
+    token_position: Tensor  # [S] in its paragraph
+    token_offset: Tensor  # [S] in its example
+    token_mask: Tensor  # [P, N]
+    source_mask: Tensor  # [B, Smax]
+    paragraph_mask: Tensor  # [B, M]
+    grid_mask: Tensor  # [B, M, N]
+    in_paragraphs: Tensor  # [S] index into flat [P * N]
+    in_source: Tensor  # [S] index into flat [B * Smax]
+    in_examples: Tensor  # [P] index into flat [B * M]
+    in_grid: Tensor  # [S] index into flat [B * M * N]
+
+    @classmethod
+    def of(cls, lengths: Tensor, counts: Tensor) -> "Layout":
         """``lengths`` [P] are the tokens of each paragraph, ``counts`` [B] the paragraphs of each example."""
         device = lengths.device
         paragraphs, examples = torch.arange(len(lengths), device=device), torch.arange(len(counts), device=device)
-        self.counts: tuple[int, ...] = tuple(counts.tolist())
-        self.paragraph_example = torch.repeat_interleave(examples, counts)  # [P]
-        self.rank = paragraphs - (counts.cumsum(0) - counts)[self.paragraph_example]  # [P] 0 = best
-        self.sizes = torch.zeros_like(counts).index_add(0, self.paragraph_example, lengths)  # [B] tokens
-        self.token_paragraph = torch.repeat_interleave(paragraphs, lengths)  # [S]
-        self.token_example = self.paragraph_example[self.token_paragraph]  # [S]
-        tokens = torch.arange(len(self.token_paragraph), device=device)
-        self.token_position = tokens - (lengths.cumsum(0) - lengths)[self.token_paragraph]  # [S] in its paragraph
-        self.token_offset = tokens - (self.sizes.cumsum(0) - self.sizes)[self.token_example]  # [S] in its example
-        longest, widest, largest = int(lengths.max()), int(counts.max()), int(self.sizes.max())
-        self.token_mask = torch.arange(longest, device=device) < lengths[:, None]  # [P, N]
-        self.source_mask = torch.arange(largest, device=device) < self.sizes[:, None]  # [B, Smax]
-        self.paragraph_mask = torch.arange(widest, device=device) < counts[:, None]  # [B, M]
-        self.in_paragraphs = self.token_paragraph * longest + self.token_position  # [S] index into flat [P * N]
-        self.in_source = self.token_example * largest + self.token_offset  # [S] index into flat [B * Smax]
-        self.in_examples = self.paragraph_example * widest + self.rank  # [P] index into flat [B * M]
-        self.grid_mask = scatter_padded(self.token_mask, self.in_examples, len(counts), widest)  # [B, M, N]
-        self.in_grid = self.in_examples[self.token_paragraph] * longest + self.token_position  # [S] into [B * M * N]
+        paragraph_example = torch.repeat_interleave(examples, counts)
+        rank = paragraphs - (counts.cumsum(0) - counts)[paragraph_example]
+        sizes = torch.zeros_like(counts).index_add(0, paragraph_example, lengths)
+        token_paragraph = torch.repeat_interleave(paragraphs, lengths)
+        token_example = paragraph_example[token_paragraph]
+        tokens = torch.arange(len(token_paragraph), device=device)
+        token_position = tokens - (lengths.cumsum(0) - lengths)[token_paragraph]
+        token_offset = tokens - (sizes.cumsum(0) - sizes)[token_example]
+        longest, widest, largest = int(lengths.max()), int(counts.max()), int(sizes.max())
+        token_mask = torch.arange(longest, device=device) < lengths[:, None]
+        in_examples = paragraph_example * widest + rank
+        return cls(
+            tuple(counts.tolist()),
+            tuple(sizes.tolist()),
+            sizes,
+            paragraph_example,
+            rank,
+            token_paragraph,
+            token_example,
+            token_position,
+            token_offset,
+            token_mask,
+            source_mask=torch.arange(largest, device=device) < sizes[:, None],
+            paragraph_mask=torch.arange(widest, device=device) < counts[:, None],
+            grid_mask=scatter_padded(token_mask, in_examples, len(counts), widest),
+            in_paragraphs=token_paragraph * longest + token_position,
+            in_source=token_example * largest + token_offset,
+            in_examples=in_examples,
+            in_grid=in_examples[token_paragraph] * longest + token_position,
+        )
 
     def to_source(self, values: Tensor) -> Tensor:
         """Return [B, Smax, ...] from ``values`` [S, ...] of tokens."""
@@ -79,24 +117,24 @@ class Source:
 
     @cached_property
     def layout(self) -> Layout:
-        return Layout(self.lengths, self.counts)
+        return Layout.of(self.lengths, self.counts)
 
     def is_text(self, marks: SpecialTokens, joined: bool = False) -> Tensor:
         """Return [S]: false for ``marks`` around texts, after titles and, if paragraphs are ``joined``, between them.
 
         A mark that ends a title or a paragraph may also occur in texts (a colon, for example), so its position decides.
         """
-        around = {marks.pad, marks.start, marks.end, *marks.prefix, *marks.suffix, *marks.joined_end}
-        is_text = ~torch.isin(self.ids, self.ids.new_tensor([*around]))
-        layout = self.layout
+        layout, is_mark = self.layout, torch.zeros_like(self.ids, dtype=torch.bool)
+        for mark in {marks.pad, marks.start, marks.end, *marks.prefix, *marks.suffix, *marks.joined_end}:
+            is_mark |= self.ids == mark
         if self.titles is not None:
             title_ends = layout.sizes.cumsum(0) - layout.sizes + self.titles
-            is_text[_mark_positions(self.ids, marks.title_end, title_ends[self.titles > 0])] = False
+            is_mark |= _precedes(self.ids, marks.title_end, torch.where(self.titles > 0, title_ends, 0))
         if joined and marks.paragraph_end:
             is_last = layout.rank == self.counts[layout.paragraph_example] - 1
             ends = self.lengths.cumsum(0) - is_last * len(marks.joined_end)
-            is_text[_mark_positions(self.ids, marks.paragraph_end, ends)] = False
-        return is_text
+            is_mark |= _precedes(self.ids, marks.paragraph_end, ends)
+        return ~is_mark
 
     def select(self, examples: Sequence[int]) -> "Source":
         """Return only ``examples``, ascending."""
@@ -153,18 +191,27 @@ class Source:
         return [self.select(examples) for examples in parts]
 
 
-def _mark_positions(ids: Tensor, mark: Sequence[int], ends: Tensor) -> Tensor:
-    """Return the positions in ``ids`` [S] of the tokens of ``mark`` that directly precede ``ends``."""
-    positions = ends[ends >= len(mark), None] - torch.arange(len(mark), 0, -1, device=ids.device)
-    return positions[(ids[positions] == ids.new_tensor(mark)).all(-1)].flatten()
+def _precedes(ids: Tensor, mark: Sequence[int], ends: Tensor) -> Tensor:
+    """Return [S]: true for the tokens of ``mark`` in ``ids`` [S] that directly precede one of ``ends``."""
+    positions = (ends[:, None] - torch.arange(len(mark), 0, -1, device=ids.device)).clamp_min(0)
+    is_here = ends >= len(mark)
+    for number, token in enumerate(mark):
+        is_here = is_here & (ids[positions[:, number]] == token)
+    hits = is_here[:, None].expand_as(positions).flatten()
+    return torch.zeros_like(ids).index_add(0, positions.flatten(), hits.to(ids.dtype)) > 0
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sources with their targets: ``target`` [B, K + 1] is start ... end, padded."""
+    """Sources with their targets: ``target`` [B, K + 1] is start ... end, padded.
+
+    ``predicted`` are the indices of the tokens to predict, all but padding, in the flat ``target[:, 1:]``; None: they
+    are still to be found, for which a GPU must wait.
+    """
 
     source: Source
     target: Tensor
+    predicted: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -211,13 +258,48 @@ class Memory:
         return replace(self, source=source, tokens=self.tokens[is_chosen], phi=phi, text=text)
 
 
+def predicted_tokens(target: Tensor, pad: int) -> Tensor:
+    """Return the indices in the flat ``target[:, 1:]`` of all tokens but padding."""
+    return (target[:, 1:] != pad).flatten().nonzero().squeeze(1)
+
+
 def move(batch: Any, device: torch.device) -> Any:
-    """Return a dataclass of tensors or of such dataclasses on ``device``; copies from pinned memory do not block."""
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{field.name: move(getattr(batch, field.name), device) for field in fields(batch)})
-    if batch is None or device.type == "cpu":
-        return batch
-    return batch.pin_memory().to(device, non_blocking=True)
+    """Return a dataclass of tensors or of such dataclasses on ``device``, with the layouts of its sources."""
+    return batch if device.type == "cpu" else copied(batch, device)
+
+
+def copied(batch: Any, device: torch.device) -> Any:
+    """Do :func:`move`: one copy of all tensors, from pinned memory if ``device`` is a GPU, for which nothing waits."""
+    tensors = list[Tensor]()
+
+    def noted(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    _replaced(batch, noted)
+    ends = list(accumulate(-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors))
+    host = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def views(bytes_: Tensor) -> list[Tensor]:
+        parts = zip(tensors, [0, *ends], strict=False)
+        return [bytes_[start : start + one.nbytes].view(one.dtype).view(one.shape) for one, start in parts]
+
+    for view, tensor in zip(views(host), tensors, strict=True):
+        view.copy_(tensor)
+    there = iter(views(host.to(device, non_blocking=True)))
+    return _replaced(batch, lambda _: next(there))
+
+
+def _replaced(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return a dataclass with ``function`` of each tensor in it and, for sources, in their layouts."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    new = replace(value, **{field.name: _replaced(getattr(value, field.name), function) for field in fields(value)})
+    if isinstance(value, Source):
+        new.__dict__["layout"] = _replaced(value.layout, function)  # where ``cached_property`` keeps it
+    return new
 
 
 def scatter_padded(values: Tensor, index: Tensor, rows: int, columns: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Batch, Memory, Source
+from raysum.models.batch import AttentionRequest, Batch, Memory, Source, predicted_tokens
 from raysum.models.copying import CopyGate
 from raysum.models.family.spec import TransformerSpec
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
@@ -201,7 +201,7 @@ class LanguageModelling(Objective):
     def forward(self, batch: Batch) -> Tensor:
         """Return the sum of ``smoothed_cross_entropy`` over all predicted tokens except padding, a scalar in fp32."""
         memory, source = self.model.encode(batch.source), batch.source
-        loss = self._target_loss(memory, batch.target[:, :-1], batch.target[:, 1:])
+        loss = self._target_loss(memory, batch)
         if self.training and self.model.source_loss:
             last = source.layout.sizes.cumsum(0) - 1  # the start of the target follows it
             gold = source.ids.roll(-1).index_fill(0, last, marks_of(self.model.spec).start)
@@ -209,15 +209,22 @@ class LanguageModelling(Objective):
             loss = loss + (source_loss - source_loss.detach())
         return loss
 
-    def _target_loss(self, memory: Memory, tokens: Tensor, gold: Tensor) -> Tensor:
-        real = gold != marks_of(self.model.spec).pad
+    def _target_loss(self, memory: Memory, batch: Batch) -> Tensor:
+        tokens, gold, predicted = batch.target[:, :-1], batch.target[:, 1:], batch.predicted
+        if predicted is None:
+            predicted = predicted_tokens(batch.target, marks_of(self.model.spec).pad)
+
+        def packed(*arrays: Tensor) -> tuple[Tensor, ...]:
+            return tuple(array.flatten(0, 1).index_select(0, predicted) for array in arrays)
+
         gate = getattr(self.model, "gate", None)  # a model of another package may lack it
         if gate is None:
             hidden, _ = self.model.decode(tokens, memory)
-            return self._cross_entropy(hidden[real], gold[real])
+            return self._cross_entropy(*packed(hidden, gold))
         hidden, _, words = self.model.decode_and_point(tokens, memory)
-        generate, odds = (part[real] for part in gate.odds(hidden, words, tokens, gold))
-        return self._cross_entropy(hidden[real], gold[real], odds) - (1 - self.smoothing) * generate.sum()
+        generate, odds = packed(*gate.odds(hidden, words, tokens, gold))
+        hidden, gold = packed(hidden, gold)
+        return self._cross_entropy(hidden, gold, odds) - (1 - self.smoothing) * generate.sum()
 
     def _cross_entropy(self, hidden: Tensor, gold: Tensor, odds: Tensor | None = None) -> Tensor:
         output = self.model.embedding if self.model.output is None else self.model.output

@@ -3,12 +3,16 @@
 ``pytest -m long -s`` of this file prints the efficiency table of the PHT and VHT papers.
 """
 
+import json
+
 import pytest
 import torch
 from torch.nn import functional
 
 from helpers.small_datasets import write_dataset
+from raysum.bench.base import BenchResult
 from raysum.bench.efficiency import EfficiencyBench, largest_batch
+from raysum.bench.gpu import verdict_of
 from raysum.bench.machine import Costs, Machine
 from raysum.bench.registry import bench
 from raysum.cli.options import print_result
@@ -16,6 +20,7 @@ from raysum.errors import UserError
 from raysum.models.kernels.linear import int8_linear
 
 SMALL = "config=[model.width=16, model.ffn=32, model.heads=2, model.pooling_heads=2, model.vocabulary=50]"
+VERDICTS = [("a", "right"), ("b", "WRONG")]
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -177,3 +182,24 @@ def test_the_largest_size_is_found_in_few_tries(most, limit):
     assert len(tried) == len({*tried}) <= 9
     assert largest == 0 == used or used == peak(largest) <= limit
     assert largest == most or peak(largest + 1) > limit
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_runs_at_tiny_size_on_a_cpu(tmp_path):
+    sizes = ["steps=3", "length=6", "target_tokens=6", "batches=[2]", "threads=1", "stages=[losses,beams]"]
+    small = SMALL.replace("]", ", source.max_paragraphs=2, source.paragraph_tokens=8]")
+    result = bench("gpu", ["presets=[pht-1]", small, *sizes, f"out={tmp_path / 'gpu'}"])
+    losses, beams = result.rows
+    assert losses["largest_difference"] == beams["largest_difference"] == 0  # the CPU against itself
+    assert losses["first_loss"] != losses["last_loss"] and losses["waits_at"] == "never" and beams["same_share"] == 1
+    written = json.loads((tmp_path / "gpu" / "gpu.json").read_text())
+    assert [row["verdict"] for row in written["rows"]] == ["right", "right"]
+    assert "There is no GPU here" in (tmp_path / "gpu" / "gpu.html").read_text()
+
+
+def test_a_wrong_loss_is_the_first_sentence_of_the_page():
+    machine = Machine("Accelerator", 1, 1, "cuda", "", {"fp32": 1.0}, 1.0)
+    rows = [{"stage": "losses", "preset": preset, "verdict": verdict} for preset, verdict in VERDICTS]
+    whole, first = (verdict_of(BenchResult("gpu", machine, some)) for some in (rows, rows[:1]))
+    assert whole == "The Accelerator differs from the CPU or waits: losses of b."
+    assert first == "The Accelerator agrees with the CPU in all 1 comparisons."

@@ -55,6 +55,7 @@ def slurm(tmp_path: Path):
     shutil.rmtree(f"/tmp/ray-{JOB}", ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_job_trains_and_a_failure_has_an_exit_code(slurm, tmp_path):
     write_dataset(tmp_path / "data", {"train": 60, "valid": 8})

@@ -131,6 +131,7 @@ def test_two_processes_train_as_one(folder):
     check(folder, 2, 2, [*((name, 2, False) for name in CASES), *other_stages])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_with_states_in_cpu_memory_train_as_one(folder):
     """ZeRO-3 with the optimizer, and with the weights, offloaded; torch's AdamW needs no compiler."""

@@ -186,6 +186,7 @@ def test_figures_of_nothing_are_remarked_on():
     assert not [*_too_short(rows[1:])]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_tables_from_raw_text_and_again(raw, tmp_path):

@@ -91,6 +91,7 @@ def test_workers_are_copies_and_no_two_are_the_same():
 
 
 @needs_forks
+@pytest.mark.long
 def test_without_its_server_a_session_goes_on_with_processes_as_ever():
     process, found = started("wait")
     children = psutil.Process(process.pid).children()

@@ -63,6 +63,7 @@ def test_replicas_follow_the_load_without_an_error(tmp_path: Path):
         assert replicas(server) == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_spans_of_requests_reach_a_collector_without_texts(monkeypatch: pytest.MonkeyPatch):

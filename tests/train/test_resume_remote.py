@@ -58,7 +58,8 @@ def read(step: int) -> dict[str, Counter]:
     return found
 
 
-@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [2, 3])
 def test_each_host_reads_what_its_ranks_need(store, tmp_path, stage):  # noqa: F811
     downloads.clear()
     own = [{MODEL, shard} if stage == 2 else {shard, shard.replace("optim", "model")} for shard in SHARDS]

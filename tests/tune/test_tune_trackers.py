@@ -33,6 +33,7 @@ def test_trials_are_logged_with_their_settings_and_reports(tmp_path, ray_session
     data = write_factbook(tmp_path / "data", {"train": 40, "valid": 8})
     (tmp_path / "rates.yaml").write_text(SPACE)
     trackers = "train.trackers=[mlflow,wandb]"
+    importlib.import_module("wandb").teardown()  # it reads the environment once in a process
     result = tune(str(tmp_path / "rates.yaml"), f"data={data.path}", f"out={tmp_path / 'search'}", trackers)
     importlib.import_module("wandb").teardown()  # as at the end of a process: it writes the files
     names = sorted(trial.name for trial in result.trials)

@@ -38,7 +38,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         hidden, weight, bias, gold, odds, smoothing, pad, gradients = inputs
         kind = hidden.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        is_narrow = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if is_narrow else hidden.dtype
         matrix = weight.to(dtype)
         spread = smoothing / (len(weight) - 2)
         loss = torch.zeros((), device=hidden.device)

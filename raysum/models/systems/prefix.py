@@ -137,7 +137,8 @@ class Rows:
         sizes, self.width = layout.sizes, min(size, layout.source_mask.shape[1])
         counts = (sizes + size - 1) // size
         before = counts.cumsum(0) - counts
-        example = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), counts)
+        total = sum(-(-tokens // size) for tokens in layout.tokens)
+        example = torch.arange(len(sizes), device=sizes.device).repeat_interleave(counts, output_size=total)
         self.offset = (
             torch.arange(len(example), device=sizes.device) - before[example]
         ) * size  # [rows] in the example
@@ -150,9 +151,11 @@ class Rows:
         return scatter_padded(values, self.index, len(self.first), self.width)
 
 
-def last_tokens(layout: Layout, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index into S, and the mask, of each source's last ``counts`` [B] tokens, right-aligned in [B, R]."""
-    most = int(counts.max())
+def last_tokens(layout: Layout, counts: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return the index into S, and the mask, of each source's last ``counts`` [B] tokens, right-aligned in [B, most].
+
+    ``most`` is the maximum of ``counts``.
+    """
     positions = torch.arange(-most, 0, device=counts.device)
     index = layout.sizes.cumsum(0)[:, None] + positions
     return index.clamp(min=0), positions >= -counts[:, None]

@@ -40,7 +40,9 @@ class BlockAttention(SelfAttention):
         qkv, rows = self.qkv(x), Rows(layout, self.block)
         query, key, value = split_heads(rows.pad(qkv), self.heads, 3)
         context = attend(query, key, value, causal=True, dropout=self.dropout.active)
-        index, mask = last_tokens(layout, layout.sizes % self.block)
+        index, mask = last_tokens(
+            layout, layout.sizes % self.block, max(tokens % self.block for tokens in layout.tokens)
+        )
         keys = PrefixKeys.of(qkv[:, x.shape[1] :][index], mask, index[..., None], layout, self.heads)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), keys
 
@@ -81,12 +83,12 @@ class CompressedAttention(nn.Module):
         width, c, sizes = x.shape[1], self.compression, layout.sizes
         query, kv = self.qkv(x).split([width, 2 * width], -1)
         first = (sizes.cumsum(0) - sizes)[:, None]
-        groups = int(sizes.max()) // c
+        groups = max(layout.tokens) // c
         index = (first + torch.arange(groups * c, device=x.device)).clamp(max=len(x) - 1).unflatten(1, (groups, c))
         complete = torch.arange(groups, device=x.device) < (sizes // c)[:, None]
         compressed = torch.cat([kv[first], self._compress(kv[index])], 1)
         tokens = torch.cat([first[..., None].expand(-1, 1, c), index], 1)
-        last, _ = last_tokens(layout, torch.full_like(sizes, c - 1))
+        last, _ = last_tokens(layout, torch.full_like(sizes, c - 1), c - 1)
         mask = F.pad(complete, (1, 0), value=True)
         keys = CompressedKeys.of(compressed, mask, tokens, layout, self.heads, last=kv[last])
 

@@ -85,11 +85,12 @@ class RelativeAttention(nn.Module):
         distances = torch.arange(self.memory + self.segment, device=x.device)
         codes = self.position(sinusoids(distances, x.shape[-1], self.sinusoid).to(x.dtype))
         codes = split_heads(codes[None], self.heads, 1)[0][0]
-        before = torch.arange(-min(self.memory, int(rows.offset.max())), 0, device=x.device)
+        longest = max(layout.tokens)
+        before = torch.arange(-min(self.memory, (longest - 1) // self.segment * self.segment), 0, device=x.device)
         old = split_heads(past[(rows.first[:, None] + before).clamp(min=0)], self.heads, 2)
         query, *new = split_heads(rows.pad(torch.cat([self.query(x), kv], 1)), self.heads, 3)
         context, _ = self._attend(query, old, new, before >= -rows.offset[:, None], codes)
-        index, mask = last_tokens(layout, layout.sizes.clamp(max=self.memory))
+        index, mask = last_tokens(layout, layout.sizes.clamp(max=self.memory), min(longest, self.memory))
         memory = SegmentMemory.of(past[index], mask, index[..., None], layout, self.heads, codes=(codes,), later=[])
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows.index)), memory
 

@@ -106,7 +106,7 @@ class Summarization(Kind):
     def collate(self, arrays: Arrays) -> "Batch":
         import torch
 
-        from raysum.models.batch import Batch, Source
+        from raysum.models.batch import Batch, Source, predicted_tokens
 
         counts = arrays["counts"]
         graph = None
@@ -117,7 +117,8 @@ class Summarization(Kind):
             graph = torch.from_numpy(dense)
         target = long(padded(arrays["target"], arrays["target_lengths"], self.marks.pad))
         ids, lengths, titles = (long(arrays[name]) for name in ("ids", "lengths", "titles"))
-        return Batch(Source(ids, lengths, long(counts), graph, titles), target)
+        source = Source(ids, lengths, long(counts), graph, titles)
+        return Batch(source, target, predicted_tokens(target, self.marks.pad))
 
 
 def cut_source(

@@ -1,0 +1,224 @@
+"""The first hour with a GPU: are its losses and beams those of the CPU, does it ever wait, and how fast is it?
+
+On a machine without a GPU it compares and measures the CPU with itself, which shows only that it runs.
+"""
+
+import json
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from pandas import DataFrame
+from pydantic import Field
+
+from raysum import systems
+from raysum.bench.base import Bench, BenchResult, PresetBench, Row, alone, as_cell
+from raysum.bench.checkpoint import CheckpointBench
+from raysum.bench.decode import DecodeBench
+from raysum.bench.inputs import batch_of
+from raysum.bench.machine import DTYPES, Machine, measure
+from raysum.bench.stream import StreamBench
+from raysum.bench.train import TrainBench
+from raysum.config.sections import Config
+from raysum.decode.beam import beam_search
+from raysum.models.batch import move
+from raysum.pages.parts import conclusion, document, note, numbers, section
+from raysum.runtime.placement import device
+from raysum.runtime.progress import say
+from raysum.runtime.storage import writing
+
+_LOSS_LIMITS = {"bf16": 1e-2, "fp32": 1e-4}  # largest relative difference of a loss to the CPU's in fp32
+_SCORE_LIMIT = 1e-3  # largest difference of a hypothesis's score to the CPU's
+_RATE = 1e-4  # learning rate of the compared steps
+_DRY = {"dropout": 0.0, "attention_dropout": 0.0, "ffn_dropout": 0.0}  # devices draw different numbers
+_PACKAGE = Path(__file__).parents[1]
+Stage = Literal["losses", "beams", "training", "decoding", "streaming", "checkpoints"]
+
+
+class GpuBench(PresetBench):
+    """Rows of comparisons with the CPU, and the rows of the other benchmarks that need a GPU."""
+
+    NAME: ClassVar[str] = "gpu"
+    presets: list[str] = Field(["ft", "ht", "pht", "vht", "bart-base"], min_length=1)
+    stages: list[Stage] = Field([*get_args(Stage)], min_length=1, description="what to compare and to measure")
+    dtype: Literal["bf16", "fp32"] = Field(
+        default_factory=lambda: "bf16" if device().type == "cuda" else "fp32",
+        description="of training and decoding; bf16 on a GPU, otherwise fp32",
+    )
+    examples: int = Field(4, gt=0, description="examples of a training step")
+    target_tokens: int = Field(140, gt=1)
+    steps: int = Field(20, gt=0, description="compared losses; timed steps are half as many")
+    batches: list[int] = Field([1, 16, 128], min_length=1, description="examples decoded together")
+    length: int = Field(200, gt=1, description="tokens of every decoded summary")
+    rows: int = Field(4096, gt=0, description="rows of the streamed dataset")
+    parameters: Literal[25, 140, 400] = Field(140, description="millions, of the model whose checkpoints are written")
+    threads: int = Field(2, gt=0)
+    out: str = Field("bench-gpu", description="folder for gpu.json and gpu.html")
+
+    def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        return [case for stage in self.stages for case in self._cases_of(stage, scratch)]
+
+    def _cases_of(self, stage: str, scratch: Path) -> Iterator[tuple[Any, ...]]:
+        if stage in ("losses", "beams"):
+            work: Callable[..., Row] = self.losses_row if stage == "losses" else self.beams_row
+            for preset, config in self.configs():
+                yield stage, work, (preset, config)
+            return
+        bench = self._bench_of(stage)
+        folder = scratch / stage
+        folder.mkdir()
+        for case in bench.cases(folder):
+            yield stage, bench, case
+
+    def _bench_of(self, stage: str) -> Bench:
+        """Return the benchmark that measures a stage."""
+        common: dict[str, Any] = {"presets": self.presets, "config": self.config}
+        more: dict[str, Any]
+        if stage == "training":
+            more = {"steps": max(self.steps // 2, 1), "examples": self.examples, "target_tokens": self.target_tokens}
+            return TrainBench(**common, **more, dtypes=[self.dtype], threads=self.threads)
+        if stage == "decoding":
+            more = {"batches": self.batches, "threads": [self.threads], "length": self.length}
+            return DecodeBench(**common, **more, dtypes=[self.dtype])
+        if stage == "streaming":
+            return StreamBench(**common | {"presets": self.presets[-1:]}, rows=self.rows, threads=self.threads)
+        return CheckpointBench(parameters=[self.parameters], workers=1, threads=self.threads, bf16=self.dtype == "bf16")
+
+    def machine(self) -> Machine:
+        return measure(self.threads, [*dict.fromkeys(["fp32", self.dtype])])
+
+    def measured(self, machine: Machine, stage: str, bench: Any, case: tuple[Any, ...]) -> Row:
+        row = bench.measured(machine, *case) if isinstance(bench, Bench) else alone(bench, *case)
+        return {"stage": stage, **row}
+
+    def losses_row(self, preset: str, config: Config) -> Row:
+        """Return the largest relative difference of the losses of some steps to those of the CPU in fp32.
+
+        ``waits_at`` is the first place in the steps where the host waits for the GPU.
+        """
+        torch.set_num_threads(self.threads)
+        config = _without_dropout(config)
+        batches = [batch_of(config, 1, self.target_tokens, seed) for seed in range(4)]
+        expected = self._losses(config, batches, torch.device("cpu"), "fp32")
+        waits = list[str]()
+        losses = self._losses(config, batches, device(), self.dtype, waits)
+        difference = max(abs(one / other - 1) for one, other in zip(losses, expected, strict=True))
+        is_right = difference <= _LOSS_LIMITS[self.dtype] and not waits
+        row = {"preset": preset, "dtype": self.dtype, "steps": self.steps, "first_loss": expected[0]}
+        row |= {"last_loss": expected[-1], "largest_difference": difference, "limit": _LOSS_LIMITS[self.dtype]}
+        return row | {"waits_at": waits[0] if waits else "never", "verdict": _verdict(is_right)}
+
+    def _losses(
+        self, config: Config, batches: list[Any], target: torch.device, dtype: str, waits: list[str] | None = None
+    ) -> list[float]:
+        """Return the losses for each token of training steps on ``batches`` in turn, the same on every device."""
+        torch.manual_seed(0)
+        objective = systems.objective(config.model, systems.build(config.model), config.train.label_smoothing)
+        optimizer = torch.optim.Adam(objective.to(target).parameters(), lr=_RATE, fused=True)
+
+        def step(number: int) -> torch.Tensor:
+            batch = move(batches[number % len(batches)], target)
+            with torch.autocast(target.type, DTYPES[dtype], enabled=dtype != "fp32"):
+                loss = objective(batch) / self.target_tokens
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        losses = [step(0)]  # alone, because it loads kernels and allocates the moments
+        for number in range(1, self.steps):
+            with found_waits(target, waits if waits is not None else []):
+                losses.append(step(number))
+        return torch.stack(losses).tolist()
+
+    def beams_row(self, preset: str, config: Config) -> Row:
+        """Return how many summaries of random weights, in fp32, are those of the CPU, and the difference of scores."""
+        torch.set_num_threads(self.threads)
+        torch.manual_seed(0)
+        model = systems.build(config.model).eval()
+        source = batch_of(config, 4, self.length).source
+        settings = config.decode.model_copy(update={"max_length": self.length, "min_length": self.length // 2})
+        found = []
+        with torch.inference_mode():
+            for target in (torch.device("cpu"), device()):
+                on_device: Any = model.to(target)
+                best = beam_search(on_device, on_device.encode(move(source, target)), settings)
+                found.append([hypotheses[0] for hypotheses in best])
+        pairs = [*zip(*found, strict=True)]
+        difference = max(abs(one.score - other.score) for one, other in pairs)
+        same = sum(one.ids == other.ids for one, other in pairs) / len(pairs)
+        row = {"preset": preset, "dtype": "fp32", "beams": settings.num_beams, "same_share": same}
+        row |= {"largest_difference": difference, "limit": _SCORE_LIMIT}
+        return row | {"verdict": _verdict(difference <= _SCORE_LIMIT)}
+
+    def run(self) -> BenchResult:
+        result = super().run()
+        folder = Path(self.out).expanduser()
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "gpu.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n")
+            (folder / "gpu.html").write_text(page(result))
+        say(f"{verdict_of(result)} {folder / 'gpu.html'} shows all figures.")
+        return result
+
+
+def _without_dropout(config: Config) -> Config:
+    given = {name: value for name, value in _DRY.items() if name in type(config.model).model_fields}
+    return config.model_copy(update={"model": config.model.model_copy(update=given)})
+
+
+def _verdict(is_right: bool) -> str:
+    return "right" if is_right else "WRONG"
+
+
+@contextmanager
+def found_waits(target: torch.device, waits: list[str]) -> Iterator[None]:
+    """Add to ``waits`` the places in the block where the host waits for a GPU ``target``.
+
+    torch warns of each; its warnings of a backward pass come when that ends, so they name the line that began it.
+    """
+    if target.type != "cuda":
+        yield
+        return
+
+    def note_place(*_: Any, **__: Any) -> None:
+        own = [frame for frame in traceback.extract_stack()[:-1] if Path(frame.filename).is_relative_to(_PACKAGE)]
+        waits.append(f"{Path(own[-1].filename).relative_to(_PACKAGE)}:{own[-1].lineno}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note_place
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def verdict_of(result: BenchResult) -> str:
+    """Return one sentence on the comparisons."""
+    compared = [row for row in result.rows if "verdict" in row]
+    wrong = [f"{row['stage']} of {row['preset']}" for row in compared if row["verdict"] == "WRONG"]
+    if result.machine.device == "cpu":
+        return "There is no GPU here: the CPU was compared with itself."
+    if wrong:
+        return f"The {result.machine.processor} differs from the CPU or waits: {', '.join(wrong)}."
+    return f"The {result.machine.processor} agrees with the CPU in all {len(compared)} comparisons."
+
+
+def page(result: BenchResult) -> str:
+    """Return the page of a result: the verdict, and a table for each stage."""
+    sections = []
+    for stage in dict.fromkeys(row["stage"] for row in result.rows):
+        rows = [{name: value for name, value in row.items() if name != "stage"} for row in result.rows]
+        kept = [row for row, whole in zip(rows, result.rows, strict=True) if whole["stage"] == stage]
+        names = [f"{row.get('preset', stage)} {row.get('batch', '')}".strip() for row in kept]
+        columns = {name: [as_cell(row.get(name)) for row in kept] for name in kept[0] if name != "preset"}
+        frame = DataFrame(columns, index=names).T
+        sections.append(section(stage, stage.capitalize(), numbers(frame)))
+    top = conclusion(verdict_of(result)) + note(str(result.machine))
+    return document("The first hour with a GPU", top, sections)

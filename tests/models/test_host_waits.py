@@ -1,0 +1,82 @@
+"""A micro-batch of training never waits for its GPU: on the meta device, which has no values, any such wait raises."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, objective_of, pack, spec
+from raysum.models.batch import Batch, Layout, Source, copied
+from raysum.models.family.spec import Backbone
+from raysum.stream.collators.summarization import Summarization
+from raysum.systems import part
+from raysum.tokenizers.special_tokens import SpecialTokens
+
+MARKS = SpecialTokens(pad=0, start=2, end=3, prefix=(2,), suffix=(3,), title_end=(11,), paragraph_end=(3, 2))
+WET = {"dropout": 0.1, "attention_dropout": 0.1}
+T5 = {"marks": MARKS, "backbone": Backbone(norm="rms", bias=False, places="relative", gated=True)}
+BART = {"marks": MARKS, "backbone": Backbone(places="learned", source_places=50, target_places=50)}
+SPECS = {
+    **{mix: partial(spec, mix, copy_heads=1, **WET) for mix in MIXES},
+    **{f"{mix} paper": partial(spec, mix, form="paper", **WET) for mix in MIXES},
+    **{f"{name} {mix}": partial(spec, mix, positions=positions, **given, **WET)
+       for name, given in (("t5", T5), ("bart", BART))
+       for mix, positions in (("L/F", "paragraph"), ("LG/PV", "paragraph"), ("S/VP", "flat"))},
+    **{name: partial(part, "raysum.systems", name) for name in SYSTEMS if name != "family"},
+}  # fmt: skip
+
+
+class AnyGenerator(torch.Generator):
+    """The meta device has none of its own."""
+
+    def __new__(cls, device: str = "cpu") -> "AnyGenerator":
+        return super().__new__(cls, "cpu")
+
+
+def packed_batch(pad: int) -> Batch:
+    """Three examples with a graph; two have a title."""
+    plain = pack(EXAMPLES)
+    graph = torch.rand(3, 3, 3, generator=torch.Generator().manual_seed(0))
+    source = Source(plain.ids, plain.lengths, plain.counts, graph, torch.tensor([3, 0, 2]))
+    target = torch.tensor([[2, 9, 8, 7, 3], [2, 9, 3, pad, pad], [2, 4, 5, 3, pad]])
+    return Batch(source, target, torch.tensor([0, 1, 2, 3, 4, 5, 8, 9, 10]))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_no_value_is_read_on_the_host(monkeypatch, name):
+    given = SPECS[name]()
+    small = given if not isinstance(given, type) else given(vocabulary=40, **SYSTEMS[name])
+    model = build_seeded(small).to("meta")
+    monkeypatch.setattr(torch, "Generator", AnyGenerator)
+    loss = objective_of(model, 0.1).train()(copied(packed_batch(small.marks.pad), torch.device("meta")))
+    loss.backward()
+    assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
+
+
+def test_a_copied_batch_has_the_same_values_and_layout():
+    batch = packed_batch(6)
+    there = copied(batch, torch.device("cpu"))
+    assert there.source.ids.data_ptr() != batch.source.ids.data_ptr()
+    fields = ("ids", "lengths", "counts", "graph", "titles")
+    for name in fields:
+        assert torch.equal(getattr(there.source, name), getattr(batch.source, name))
+    assert torch.equal(there.target, batch.target)
+    assert torch.equal(there.predicted, batch.predicted)
+    for name, value in vars(Layout.of(batch.source.lengths, batch.source.counts)).items():
+        given = there.source.__dict__["layout"].__dict__[name]
+        assert torch.equal(given, value) if isinstance(value, torch.Tensor) else given == value
+
+
+def test_the_tokens_to_predict_are_all_but_padding():
+    kind = Summarization(marks=MARKS)
+    arrays = {
+        "ids": [5, 6, 7, 8],
+        "lengths": [2, 1, 1],
+        "counts": [2, 1],
+        "titles": [0, 0],
+        "target": [2, 0, 3, 2, 9, 8, 7, 3],  # padding may also be a token of a text: PEGASUS begins targets with it
+        "target_lengths": [3, 5],
+    }
+    batch = kind.collate({name: np.array(values, np.int32) for name, values in arrays.items()})
+    assert batch.predicted.tolist() == [1, 4, 5, 6, 7]
