@@ -23,6 +23,14 @@ SPECS = {
     **{f"{name} {mix}": partial(spec, mix, positions=positions, **given, **WET)
        for name, given in (("t5", T5), ("bart", BART))
        for mix, positions in (("L/F", "paragraph"), ("LG/PV", "paragraph"), ("S/VP", "flat"))},
+    "led W/F": partial(
+        spec,
+        "W/F",
+        positions="flat",
+        marks=MARKS,
+        backbone=Backbone(places="learned", source_places=50, target_places=50, window=4),
+        **WET,
+    ),
     **{name: partial(part, "raysum.systems", name) for name in SYSTEMS if name != "family"},
 }  # fmt: skip
 

@@ -110,6 +110,14 @@ PENALTY = {"method": "adam_l2", "weight_decay": 20.0}
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_the_fused_optimizer_of_gpus_is_adam_at_every_stage(dataset, tmp_path, stage):
+    fused = {"optimizer": {"params": {"fused": True}}, "zero_optimization": {"stage": stage}}
+    asked = brief(dataset, tmp_path, PENALTY, **fused)
+    (found, norms), (expected, known) = by_engine(asked), by_hand(asked)
+    assert apart(found, expected) < 2e-5 and norms == pytest.approx(known, rel=1e-5)
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_an_l2_penalty_is_added_to_gradients_before_adam_scales_them(dataset, tmp_path, stage):
     """As in Adam's paper, and HIBERT's; AdamW shrinks the weights beside the update."""
     asked = brief(dataset, tmp_path, PENALTY, zero_optimization={"stage": stage})

@@ -197,6 +197,7 @@ def test_the_users_deepspeed_block_wins_over_ours(data):
     engine = engine_config(made := config(data, Path("x"), deepspeed=block), world=2, cuda=True)
     assert engine["gradient_accumulation_steps"] == 2 and engine["zero_optimization"] == {"stage": 2}
     assert engine["optimizer"]["params"]["eps"] == 1e-3 and engine["optimizer"]["params"]["torch_adam"]
+    assert engine["optimizer"]["params"]["fused"], "on a GPU"
     assert engine["bf16"] == {"enabled": True} and "bf16" not in engine_config(made, world=2, cuda=False)
     assert engine["gradient_clipping"] == 2.0
 

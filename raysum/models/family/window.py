@@ -12,9 +12,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from raysum.models.batch import Source, scatter_padded
+from raysum.models.batch import Source
 from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import attend, masked_softmax, split_heads
 from raysum.models.kernels.dropout import drop
@@ -46,30 +45,35 @@ class WindowAttention(SelfAttention):
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
         """Return [S, D] from x [S, D]."""
-        layout = source.layout
+        layout, tokens = source.layout, source.layout.source_mask.shape[1]
         is_global = layout.token_offset == 0
         for mark in self.global_ids:
             is_global = is_global | (source.ids == mark)
         globals_mask = layout.to_source(is_global)
-        positions = pad_sequence([row.nonzero().flatten() for row in globals_mask], batch_first=True, padding_value=-1)
+        most = int(globals_mask.sum(1).max()) if self.global_ids else 1
+        places = torch.where(globals_mask, torch.arange(tokens, device=x.device), tokens)
+        positions = places.topk(most, largest=False).values  # [B, G], ascending; ``tokens`` where there is none
         query, key, value = self.split(layout.to_source(self.qkv(x)))
         elements = query.shape[1] * query.shape[2] * (3 * self.reach + positions.shape[1])
         rate = self.dropout.active
         arrays = query, key, value, layout.source_mask, globals_mask, positions
         windows = by_chunks(partial(_in_windows, self.reach, rate), *arrays, elements=elements, random=bool(rate))
-        context = windows.transpose(1, 2)  # [B, T, H, dh]
+        context = F.pad(windows.transpose(1, 2), (0, 0, 0, 0, 0, 1))  # [B, T + 1, H, dh]
 
         key, value = split_heads(layout.to_source(self.global_source(x)), self.heads, 2)
-        index = (positions.flatten() >= 0).nonzero().flatten()
-        (query,) = split_heads(scatter_padded(self.global_query(x[is_global]), index, *positions.shape), self.heads, 1)
+        packed = (positions + (layout.sizes.cumsum(0) - layout.sizes)[:, None]).clamp_max(len(x) - 1)
+        (query,) = split_heads(self.global_query(x[packed]), self.heads, 1)
         over_all = attend(query, key, value, layout.source_mask[:, None, None, :], dropout=rate)
-        example, number = (positions >= 0).nonzero(as_tuple=True)
-        context = context.index_put((example, positions[example, number]), over_all.transpose(1, 2)[example, number])
+        index = positions[..., None, None].expand(-1, -1, *context.shape[2:])
+        context = context.scatter(1, index, over_all.transpose(1, 2))[:, :tokens]
         return self.out(context.flatten(2).flatten(0, 1).index_select(0, layout.in_source))
 
 
 def _in_windows(half: int, dropout: float, *arrays: Tensor) -> Tensor:
-    """Return [B, H, T, dh] from query, key, value [B, H, T, dh], masks [B, T] (real, global) and positions [B, G]."""
+    """Return [B, H, T, dh] from query, key, value [B, H, T, dh], masks [B, T] (real, global) and positions [B, G].
+
+    A position is T where an example has fewer global tokens.
+    """
     query, key, value, is_real, is_global, positions = arrays
     tokens = query.shape[2]
     room = -tokens % half
@@ -79,9 +83,9 @@ def _in_windows(half: int, dropout: float, *arrays: Tensor) -> Tensor:
     step = torch.arange(3 * half, device=query.device) - half - torch.arange(half, device=query.device)[:, None]
     mask = in_window[:, None, :, None] & (step.abs() <= half)
 
-    index = positions.clamp_min(0)[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[3])
+    index = positions.clamp_max(tokens - 1)[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[3])
     global_key, global_value = key.gather(2, index)[:, :, None], value.gather(2, index)[:, :, None]
-    global_mask = (positions >= 0)[:, None, None, None].expand(-1, -1, *mask.shape[2:4], -1)
+    global_mask = (positions < tokens)[:, None, None, None].expand(-1, -1, *mask.shape[2:4], -1)
     scores = torch.cat([blocks @ global_key.transpose(-1, -2), blocks @ near_key], -1) * query.shape[-1] ** -0.5
     weights = drop(masked_softmax(scores, torch.cat([global_mask, mask], -1)), dropout).to(value.dtype)
     over_globals, near = weights.split([positions.shape[1], 3 * half], -1)
