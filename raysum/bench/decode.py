@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -50,8 +50,8 @@ class DecodeBench(PresetBench):
 
     NAME: ClassVar[str] = "decode"
     presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
-    batches: list[int] = Field([1, 16], min_length=1, description="examples decoded together")
-    threads: list[int] = Field([2], min_length=1)
+    batches: list[Annotated[int, Field(gt=0)]] = Field([1, 16], min_length=1, description="examples decoded together")
+    threads: list[Annotated[int, Field(gt=0)]] = Field([2], min_length=1)
     dtypes: list[Literal["fp32", "bf16", "int8"]] = Field(["fp32"], min_length=1)
     beams: int = Field(5, gt=0)
     length: int = Field(200, gt=0, description="tokens of every summary")

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 from pandas import DataFrame
@@ -29,7 +29,7 @@ from raysum.models.batch import move
 from raysum.pages.parts import conclusion, document, note, numbers, section
 from raysum.runtime.placement import device
 from raysum.runtime.progress import say
-from raysum.runtime.storage import writing
+from raysum.runtime.storage import check_writable, writing
 
 _LOSS_LIMITS = {"bf16": 1e-2, "fp32": 1e-4}  # largest relative difference of a loss to the CPU's in fp32
 _SCORE_LIMIT = 1e-3  # largest difference of a hypothesis's score to the CPU's
@@ -52,7 +52,9 @@ class GpuBench(PresetBench):
     examples: int = Field(4, gt=0, description="examples of a training step")
     target_tokens: int = Field(140, gt=1)
     steps: int = Field(20, gt=0, description="compared losses; timed steps are half as many")
-    batches: list[int] = Field([1, 16, 128], min_length=1, description="examples decoded together")
+    batches: list[Annotated[int, Field(gt=0)]] = Field(
+        [1, 16, 128], min_length=1, description="examples decoded together"
+    )
     length: int = Field(200, gt=1, description="tokens of every decoded summary")
     rows: int = Field(4096, gt=0, description="rows of the streamed dataset")
     parameters: Literal[25, 140, 400] = Field(140, description="millions, of the model whose checkpoints are written")
@@ -156,8 +158,9 @@ class GpuBench(PresetBench):
         return row | {"verdict": _verdict(difference <= _SCORE_LIMIT)}
 
     def run(self) -> BenchResult:
-        result = super().run()
         folder = Path(self.out).expanduser()
+        check_writable(folder)
+        result = super().run()
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "gpu.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n")

@@ -83,6 +83,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
     if config.batches and is_held(Path(config.batches, LOCK)):
         raise UserError(f"another service uses the batches in {config.batches}; choose another --batches")
     with ray_session(config.address, config.most_replicas, "serve"):
+        import ray
         from ray import serve as ray_serve
 
         from raysum.serve.ports import require_token
@@ -90,6 +91,8 @@ def serving(config: ServeConfig) -> Iterator[str]:
 
         if ray_serve.status().proxies:
             raise UserError("this Ray cluster already runs Ray Serve; shut that down first, or omit the address")
+        if config.gpus and config.address is None and not ray.cluster_resources().get("GPU"):
+            raise UserError(f"this machine has no GPU for gpus={config.gpus:g}: leave --gpus out, or set it to 0")
         require_token(config.host)
         deployments = application(config, served)
         logs = {"log_level": "ERROR", "enable_access_log": False}

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
@@ -11,16 +11,20 @@ from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 
 from raysum.errors import UserError
+from raysum.runtime.progress import say
 from raysum.serve.access import caller_name
 from raysum.serve.batch_store import BatchList, BatchState, BatchStore, StoredBatch
 from raysum.serve.config import Limits
-from raysum.serve.guard import BATCHES, Overloaded
+from raysum.serve.guard import BATCHES, NotLoaded, Overloaded
 from raysum.serve.schema import Problem
 from raysum.serve.streams import fault_message
 
 _PAUSE = 2.0  # seconds after a refusal without Retry-After
+_LOADS = 3  # attempts to load a model
+_LATER = 30.0  # seconds until a batch is tried again whose folder could not be read or written
 _RETRIED = (429, 503)  # a limit of the key, no place
 _PROBLEMS: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "There is no such batch"}}
+_UNWRITTEN: dict[str, Any] = {"model": Problem, "description": "The server cannot write its batches"}
 _LINES = {"application/jsonl": {"schema": {"type": "string"}}}
 
 Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]  # of the name of a key and the body of a request
@@ -43,16 +47,16 @@ class Runner:
         self._store, self._answer, self._together = BatchStore(batches.folder), answer, batches.together
         self._arrived, self._is_open = asyncio.Event(), asyncio.Event()
         self._asked = dict[str, set[asyncio.Task[None]]]()  # the running requests of a batch
+        self._told = set[str]()
 
     async def run(self) -> None:
         async with self._store.opened():
             self._is_open.set()
             while True:
                 self._arrived.clear()
-                for batch in self._store.batches():
-                    if batch.is_running:
-                        await self._finish(batch)
-                await self._arrived.wait()
+                later = [batch for batch in self._store.batches() if batch.is_running and not await self._finish(batch)]
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._arrived.wait(), _LATER if later else None)
 
     async def opened(self) -> BatchStore:
         """Return the batches. Raises Overloaded while another process holds them."""
@@ -72,7 +76,19 @@ class Runner:
             for task in self._asked.get(batch.batch.id, ()):
                 task.cancel()
 
-    async def _finish(self, batch: StoredBatch) -> None:
+    async def _finish(self, batch: StoredBatch) -> bool:
+        """Return whether a batch ended; not if its folder cannot be read or written now, which is told once."""
+        try:
+            await asyncio.to_thread(batch.recount)
+            await self._answered(batch)
+        except (OSError, ValueError, KeyError, UserError) as error:
+            if (message := f"{batch.path} waits: {error}") not in self._told:
+                self._told.add(message)
+                say(message)
+            return False
+        return True
+
+    async def _answered(self, batch: StoredBatch) -> None:
         running = self._asked[batch.batch.id] = set()
         requests = batch.missing()
         try:
@@ -93,14 +109,15 @@ class Runner:
             del self._asked[batch.batch.id]
 
     async def _ask(self, batch: StoredBatch, request: dict[str, Any]) -> None:
-        """Write the answer to a request; one that is refused for now is repeated."""
-        while True:
+        """Write the answer to a request; one that is refused for now is repeated, but not long if it has no model."""
+        for tries in count(1):
             try:
                 status, body = 200, await self._answer(batch.owner, request["body"])
             except UserError as error:
                 status, body = 400, {"error": str(error)}
             except HTTPException as error:
-                if error.status_code in _RETRIED:
+                is_hopeless = isinstance(error, NotLoaded) and tries == _LOADS
+                if error.status_code in _RETRIED and not is_hopeless:
                     await asyncio.sleep(float((error.headers or {}).get("Retry-After", _PAUSE)))
                     continue
                 status, body = error.status_code, {"error": str(error.detail)}
@@ -122,23 +139,30 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
 
     @api.post(
         BATCHES,
-        responses={413: {"model": Problem}, 422: {"model": Problem, "description": "A line is no request"}},
+        responses={
+            413: {"model": Problem},
+            507: _UNWRITTEN,
+            422: {"model": Problem, "description": "A line is no request"},
+        },
         openapi_extra={"requestBody": {"required": True, "content": _LINES}},
     )
     async def create_batch(request: Request) -> BatchState:
         """Accept a batch: a JSON line for each request, with `custom_id` and the `body` of a /v1/summarize request.
 
         The requests are answered while the service has nothing else to do, also after a restart."""
-        store = await runner.opened()
-        new = store.new()
+        store, new = await runner.opened(), None
         try:
+            new = store.new()
             async for part in request.stream():
                 await asyncio.to_thread(new.write, part)
             batch = await asyncio.to_thread(store.keep, new, caller_name(), limits.max_body)
         except BaseException as error:
-            new.remove()
+            if new:
+                new.remove()
             if isinstance(error, UserError):
                 raise HTTPException(422, str(error)) from None
+            if isinstance(error, OSError):
+                raise _unwritten(error) from None
             raise
         runner.add()
         return batch.batch
@@ -162,14 +186,23 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
     )
     async def show_results(id: str) -> FileResponse:
         """Return the results so far: a JSON line for each, with `custom_id` and `response` or `error`."""
-        return FileResponse((await found(id)).results, media_type="application/jsonl")
+        if not (results := (await found(id)).results).is_file():
+            raise HTTPException(404, f"the results of batch {id} are no longer on the server's disk")
+        return FileResponse(results, media_type="application/jsonl")
 
-    @api.post(f"{BATCHES}/{{id}}/cancel", responses=_PROBLEMS)
+    @api.post(f"{BATCHES}/{{id}}/cancel", responses=_PROBLEMS | {507: _UNWRITTEN})
     async def cancel_batch(id: str) -> BatchState:
         """End a batch. The results so far stay."""
         batch = await found(id)
-        runner.cancel(batch)
+        try:
+            runner.cancel(batch)
+        except OSError as error:
+            raise _unwritten(error) from None
         return batch.batch
+
+
+def _unwritten(error: OSError) -> HTTPException:
+    return HTTPException(507, f"the server cannot write its batches ({error.strerror}); tell its operator")
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import time
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +20,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, folder_lock, is_held
-from raysum.runtime.storage import append_line, write_text
+from raysum.runtime.progress import say
+from raysum.runtime.storage import append_line, keep_lines, read_lines, write_text
 from raysum.sources.record import Rejected, parse_json
 
 _REQUESTS, _RESULTS, _STATE = "requests.jsonl", "results.jsonl", "batch.json"
@@ -63,12 +65,13 @@ class StoredBatch:
     """A batch in its folder, ``path``."""
 
     def __init__(self, path: Path):
+        """Read the batch. Raises OSError, ValueError or UserError if a file of it is missing or damaged."""
         self.path = path
         state = _State.model_validate_json((path / _STATE).read_bytes())
         self.owner, self.batch = state.owner, state.batch
         self._done = set[str]()
         if self.is_running:
-            self._recount()
+            self.recount()
 
     @property
     def is_running(self) -> bool:
@@ -82,7 +85,7 @@ class StoredBatch:
         """Yield the requests without a result, in their order."""
         with (self.path / _REQUESTS).open("rb") as lines:
             for line in lines:
-                if (request := json.loads(line))["custom_id"] not in self._done:
+                if line.strip() and (request := json.loads(line))["custom_id"] not in self._done:
                     yield request
 
     def add(self, custom_id: str, status: int, body: dict[str, Any]) -> None:
@@ -94,23 +97,27 @@ class StoredBatch:
         self._count(custom_id, is_answered)
 
     def end(self, status: Literal["completed", "cancelled"]) -> None:
-        self.batch.status, self.batch.ended_at = status, int(time.time())
-        _State(owner=self.owner, batch=self.batch).write(self.path)
+        """Write the state. Raises UserError if requests were lost, so that the batch cannot be completed."""
+        counts = self.batch.request_counts
+        if status == "completed" and counts.completed + counts.failed < counts.total:
+            raise UserError(f"{self.path / _REQUESTS} has lost lines")
+        changes = {"status": status, "ended_at": int(time.time())}
+        ended = self.batch.model_copy(update=changes)
+        _State(owner=self.owner, batch=ended).write(self.path)
+        self.batch = ended
 
-    def _recount(self) -> None:
-        """Count the results, and remove the end of one that a killed service left incomplete."""
-        self.batch.request_counts.completed = self.batch.request_counts.failed = 0
-        complete = 0
+    def recount(self) -> None:
+        """Count the results, and remove lines that are none, such as an incomplete one of a killed service."""
+        counts, self._done = self.batch.request_counts, set()
+        counts.completed = counts.failed = 0
         self.results.touch()
-        with self.results.open("rb") as lines:
-            for line in lines:
-                if line.endswith(b"\n"):
-                    complete += len(line)
-                    result = json.loads(line)
-                    self._count(result["custom_id"], result["error"] is None)
-        os.truncate(self.results, complete)
+        keep_lines(self.results, _is_result)
+        for result in read_lines(self.results):
+            self._count(result["custom_id"], result["error"] is None)
 
     def _count(self, custom_id: str, is_answered: bool) -> None:
+        if custom_id in self._done:
+            return
         self._done.add(custom_id)
         counts = self.batch.request_counts
         if is_answered:
@@ -135,8 +142,12 @@ class BatchStore:
         with folder_lock(self._folder, self._folder / LOCK):
             for path in self._folder.glob(f"batch_*{_NEW}"):
                 shutil.rmtree(path, ignore_errors=True)
-            found = [path for path in self._folder.iterdir() if _ID.fullmatch(path.name)]
-            self._batches |= {path.name: StoredBatch(path) for path in found if path.name not in self._batches}
+            for path in self._folder.iterdir():
+                if _ID.fullmatch(path.name) and path.name not in self._batches:
+                    try:
+                        self._batches[path.name] = StoredBatch(path)
+                    except (OSError, ValueError, UserError) as error:
+                        say(f"{path} is left out, because it is damaged ({error}): restore or remove it")
             yield
 
     def batches(self) -> list[StoredBatch]:
@@ -181,6 +192,8 @@ class NewBatch:
             for number, line in enumerate(iter(lambda: lines.readline(longest + 1), b""), 1):
                 if len(line) > longest:
                     raise UserError(f"line {number} is larger than {longest} bytes, the server's --max-body")
+                if not line.strip():
+                    continue
                 if (custom_id := _custom_id(line, number)) in ids:
                     raise UserError(f"line {number} has the custom_id {custom_id!r} of an earlier line")
                 ids.add(custom_id)
@@ -198,12 +211,21 @@ class _Request(BaseModel):
     body: dict[str, Any]
 
 
+def _is_result(line: dict[str, Any]) -> bool:
+    return isinstance(line.get("custom_id"), str) and "error" in line
+
+
 def _custom_id(line: bytes, number: int) -> str:
     try:
-        return _Request.model_validate(parse_json(line.decode()), strict=True).custom_id
+        found = parse_json(line.decode())
+        if isinstance(found, dict):
+            return _Request.model_validate(found, strict=True).custom_id
+        reason = "not a JSON object"
     except ValidationError as error:
         (first, *_) = error.errors()
-        reason = f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except UnicodeDecodeError:
+        reason = "not UTF-8"
     except (ValueError, Rejected) as error:
-        reason = f"not JSON ({error})"
+        reason = "not JSON: remove the byte-order mark" if line.startswith(BOM_UTF8) else f"not JSON ({error})"
     raise UserError(f"line {number}: {reason}; write {_EXAMPLE}")

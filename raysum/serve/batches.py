@@ -69,6 +69,7 @@ class _Part:
     source: int
     number: int
     size: int  # bytes of the clusters in the source
+    count: int  # clusters
     clusters: list[dict[str, Any] | NoSummary] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)  # summaries, as JSON
 
@@ -107,7 +108,7 @@ def summarize_files(
             _write(folder, _NOTE, json.dumps({"inputs": inputs}))
         with bar(total=size, label="summarize", unit="B") as progress:
             for part in _summarized(name, loading, found, finished, config):
-                lines = part.lines or _read(folder, part.name).splitlines()
+                lines = part.lines or _checked(_read(folder, part.name), part, folder)
                 if part.lines:
                     _write(folder, part.name, "\n".join(lines) + "\n")
                 clusters, parts = clusters + len(lines), parts + 1
@@ -140,16 +141,29 @@ def _finished(folder: Path, inputs: dict[str, Any]) -> set[str]:
         raise UserError(f"{shown(folder)} has other files: choose another --out")
     if names:
         try:
-            earlier = json.loads(_read(folder, _NOTE))["inputs"]
+            earlier = dict(json.loads(_read(folder, _NOTE))["inputs"])
         except (ValueError, TypeError, KeyError):
             raise UserError(f"{shown(folder)} has a damaged {_NOTE}: remove it, or choose another --out") from None
-        if changed := [name for name in inputs if earlier.get(name) != inputs[name]]:
+        if parts and (changed := [name for name in inputs if earlier.get(name) != inputs[name]]):
             raise UserError(
                 f"{shown(folder)} has summaries of other inputs ({', '.join(changed)}): remove it, or choose another "
                 "--out"
             )
         say(f"Continuing after {len(parts)} finished parts")
     return parts
+
+
+def _checked(content: str, part: _Part, folder: Path) -> list[str]:
+    """Return the lines of a finished part. Raises UserError if it was damaged since."""
+    lines = content.removesuffix("\n").split("\n")  # a text may contain other ends of lines
+    try:
+        is_whole = len(lines) == part.count and all(isinstance(json.loads(line), dict) for line in lines)
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        fix = f"remove it, and the same command writes its {part.count} lines again"
+        raise UserError(f"{shown(folder)}/{part.name} is damaged: {fix}")
+    return lines
 
 
 def _summarized(
@@ -206,7 +220,7 @@ def _parts(number: int, source: RawSource, finished: Collection[str]) -> Iterato
     for count in itertools.count():
         if not (found := [*islice(records, _PART)]):
             return
-        part = _Part(number, count, sum(record.size for record in found))
+        part = _Part(number, count, sum(record.size for record in found), len(found))
         yield part if part.name in finished else replace(part, clusters=[*map(readable, found)])
 
 

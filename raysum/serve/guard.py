@@ -40,8 +40,14 @@ class Overloaded(HTTPException):
         super().__init__(503, message, {"Retry-After": str(RETRY_AFTER)})
 
 
+class NotLoaded(Overloaded):
+    """The model of the request cannot be loaded now."""
+
+
 def refused(answer: dict[str, Any]) -> HTTPException:
-    """Return the exception for an answer with ``error`` and ``status``."""
+    """Return the exception for an answer with ``error``, ``status`` and, if its model is missing, ``not_loaded``."""
+    if answer.get("not_loaded"):
+        return NotLoaded(answer["error"])
     return Overloaded(answer["error"]) if answer["status"] == 503 else HTTPException(answer["status"], answer["error"])
 
 

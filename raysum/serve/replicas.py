@@ -158,9 +158,12 @@ class Replica:
         self._shelf = Shelf(books, None if memory is None else int(memory * (1 << 30)))
 
     async def describe(self, name: str) -> dict[str, Any]:
-        """Return the values of a ``schema.ModelCard``."""
-        async with self._shelf.using(name) as model:
-            return model.describe()
+        """Return the values of a ``schema.ModelCard``, or an error as :meth:`summarize` does."""
+        try:
+            async with self._shelf.using(name) as model:
+                return model.describe()
+        except UserError as error:
+            return _not_loaded(error)
 
     async def summarize(self, name: str, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary by a model, or ``{"error": ..., "status": ...}``."""
@@ -168,7 +171,7 @@ class Replica:
             async with self._shelf.using(name) as model:
                 return await model.summarize(cluster, settings)
         except UserError as error:
-            return failed(str(error), 503)["data"]
+            return _not_loaded(error)
 
     async def stream(self, name: str, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncGenerator[Event, None]:
         """Yield the events of a stream by a model."""
@@ -178,6 +181,10 @@ class Replica:
                     yield event
         except UserError as error:
             yield failed(str(error), 503)
+
+
+def _not_loaded(error: UserError) -> dict[str, Any]:
+    return {"error": str(error), "status": 503, "not_loaded": True}
 
 
 def _opened(served: Served) -> Model | Extracts:
@@ -194,9 +201,12 @@ class Remote:
         self._replicas, self._name = replicas, name
 
     async def describe(self) -> dict[str, Any]:
-        """Return what a replica has loaded. Raises Overloaded if none answers."""
+        """Return what a replica has loaded. Raises Overloaded if none answers, or it cannot load the model."""
         with _unavailable():
-            return await self._replicas.describe.remote(self._name)
+            answer: dict[str, Any] = await self._replicas.describe.remote(self._name)
+        if "error" in answer:
+            raise refused(answer)
+        return answer
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary. Raises HTTPException for a request that the replica refuses."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ import pytest
 from helpers.servers import serving
 from helpers.small_runs import TEXTS, write_run
 from helpers.small_services import LEXRANK
-from raysum.serve import batch_routes
+from raysum.serve import batch_routes, guard
 from raysum.serve.api import build_api
 from raysum.serve.batch_routes import Batches
 from raysum.serve.config import Limits
@@ -195,8 +196,11 @@ def test_refusals_are_repeated_and_a_cancelled_batch_ends(tmp_path: Path):
         (lines(("a", {}), ("a", {})), 422, "line 2 has the custom_id 'a' of an earlier line"),
         (b'{"custom_id": 1, "body": {}}\n', 422, "line 1: custom_id: Input should be a valid string"),
         (b'{"custom_id": "1"}\n', 422, "line 1: body: Field required"),
+        (b"[1]\n", 422, "line 1: not a JSON object; write"),
+        (b"\n \n", 422, "the body has no requests: send a line for each"),
+        (b"\xef\xbb\xbf" + lines(("a", {})), 422, "line 1: not JSON: remove the byte-order mark"),
         (b"[" * 5000 + b"\n", 422, "line 1: not JSON"),
-        (b"\xff\n", 422, "line 1: not JSON"),
+        (b"\xff\n", 422, "line 1: not UTF-8"),
         (lines(("a", {"x": "y" * 30_000})), 422, "line 1 is larger than 20000 bytes, the server's --max-body"),
         (b"x" * 100_001, 413, "larger than 100000 bytes, the server's --max-batch"),
     ],
@@ -210,6 +214,73 @@ def test_a_body_that_is_no_batch_is_refused_and_leaves_nothing(
     answer = run(tmp_path, Echo(), use)
     assert answer.status_code == status and problem in answer.json()["error"]
     assert not [file for file in tmp_path.iterdir() if file.name != ".lock"]
+
+
+async def send_two(http: httpx.AsyncClient) -> list[str]:
+    sent = [await send(http, lines(*((str(n), cluster(f"{name}{n}")) for n in range(3))) + b"\n") for name in "ab"]
+    return [one.json()["id"] for one in sent]
+
+
+@pytest.mark.parametrize("file", ["batch.json", "results.jsonl", "requests.jsonl"])
+@pytest.mark.parametrize("content", [b"", b"zzz\n", b"\x00\xff\n", None])
+def test_damage_of_one_batch_leaves_the_others_alone(
+    tmp_path: Path, file: str, content: bytes | None, capsys: pytest.CaptureFixture[str]
+):
+    first, second = run(tmp_path, Echo(pause=10.0), send_two)
+    path = tmp_path / first / file
+    path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+
+    async def use(http: httpx.AsyncClient) -> tuple[dict[str, Any], Any]:
+        assert (await ended(http, second))["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        await asyncio.sleep(0.2)
+        return await results(http, second), (await http.get(f"/v1/batches/{first}")).json()
+
+    found, shown = run(tmp_path, Echo(), use)
+    assert len(found) == 3
+    if file == "results.jsonl":
+        return  # what has no result is asked again
+    told = capsys.readouterr().err
+    if file == "batch.json":
+        assert "there is no batch" in shown["error"] and f"{first} is left out, because it is damaged" in told
+    else:
+        assert shown["status"] == "in_progress" and told.count(f"{first} waits: ") == 1
+
+
+def test_a_batch_waits_for_a_folder_that_cannot_be_written_and_others_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(batch_routes, "_LATER", 0.2)
+
+    async def use(http: httpx.AsyncClient) -> None:
+        first, second = await send_two(http)
+        shutil.move(tmp_path / first, tmp_path / "away")
+        assert (await ended(http, second))["request_counts"]["completed"] == 3
+        assert (await http.post(f"/v1/batches/{first}/cancel")).status_code == 507
+        assert (await http.get(f"/v1/batches/{first}/results")).status_code == 404
+        shutil.move(tmp_path / "away", tmp_path / first)
+        assert (await ended(http, first))["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        assert len(await results(http, first)) == 3
+
+    run(tmp_path, Echo(pause=0.1), use)
+
+
+def test_a_request_whose_model_cannot_be_loaded_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(guard, "RETRY_AFTER", 0)
+
+    class Half(Echo):
+        async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+            if cluster["title"] == "1":
+                raise guard.refused({"error": "no run folder a", "status": 503, "not_loaded": True})
+            return await super().summarize(cluster, settings)
+
+    async def use(http: httpx.AsyncClient) -> dict[str, Any]:
+        id = (await send(http, lines(*((str(n), cluster(str(n))) for n in range(3))))).json()["id"]
+        assert (await ended(http, id))["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+        return await results(http, id)
+
+    assert run(tmp_path, Half(), use)["1"]["error"] == {"status": 503, "message": "no run folder a"}
 
 
 def test_a_batch_is_seen_and_paid_by_its_own_key_alone(tmp_path: Path):

@@ -79,6 +79,38 @@ def test_other_inputs_and_other_files_are_refused(tmp_path: Path):
         raysum.summarize_files("lead", clusters, out, workers=0)
 
 
+@pytest.mark.parametrize("damage", ["", "garbage\n", '{"id": "c0"}\n'])
+def test_a_damaged_part_is_named_and_not_taken_for_finished(tmp_path: Path, damage: str):
+    clusters, out = write_clusters(tmp_path / "a.jsonl"), tmp_path / "out"
+    raysum.summarize_files("lead", clusters, out, workers=0)
+    before = content(out)
+    (part := out / "part-00000-0000001.jsonl").write_text(damage)
+    with pytest.raises(UserError, match=r"part-00000-0000001.jsonl is damaged: remove it, .* its 128 lines again"):
+        raysum.summarize_files("lead", clusters, out, workers=0)
+    part.unlink()
+    raysum.summarize_files("lead", clusters, out, workers=0)
+    assert content(out) == before
+    (out / "batch.json").write_text('{"inputs": [1]}')
+    with pytest.raises(UserError, match="has a damaged batch.json: remove it"):
+        raysum.summarize_files("lead", clusters, out, workers=0)
+
+
+def test_a_refused_call_does_not_stand_in_the_way_of_the_next(tmp_path: Path):
+    clusters, out = write_clusters(tmp_path / "a.jsonl", 3), tmp_path / "out"
+    with pytest.raises(UserError, match="unknown key 'nope'"):
+        raysum.summarize_files("lead", clusters, out, workers=0, decode={"nope": 1})
+    assert raysum.summarize_files("lead", clusters, out, workers=0).clusters == 3
+
+
+def test_a_text_may_contain_any_end_of_a_line(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"id": "a", "documents": ["The river rose\u2028 and the\u0085 town was flooded on Friday."]}) + "\n"
+    )
+    first = raysum.summarize_files("lead", tmp_path / "a.jsonl", tmp_path / "out", workers=0)
+    again = raysum.summarize_files("lead", tmp_path / "a.jsonl", tmp_path / "out", workers=0)
+    assert first.clusters == again.clusters == 1
+
+
 def test_a_batch_on_a_store_continues_there(tmp_path: Path, store: Any):  # noqa: F811
     clusters, out = write_clusters(tmp_path / "a.jsonl"), f"s3://{BUCKET}/summaries"
     raysum.summarize_files("lead", clusters, tmp_path / "out", workers=0)
