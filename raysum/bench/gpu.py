@@ -20,9 +20,9 @@ from raysum.bench.base import Bench, BenchResult, PresetBench, Row, alone, as_ce
 from raysum.bench.checkpoint import CheckpointBench
 from raysum.bench.decode import DecodeBench
 from raysum.bench.inputs import batch_of
-from raysum.bench.machine import DTYPES, Machine, measure
+from raysum.bench.machine import Machine, measure
 from raysum.bench.stream import StreamBench
-from raysum.bench.train import TrainBench
+from raysum.bench.train import TrainBench, training_step
 from raysum.config.sections import Config
 from raysum.decode.beam import beam_search
 from raysum.models.batch import move
@@ -57,7 +57,7 @@ class GpuBench(PresetBench):
     )
     length: int = Field(200, gt=1, description="tokens of every decoded summary")
     rows: int = Field(4096, gt=0, description="rows of the streamed dataset")
-    parameters: Literal[25, 140, 400] = Field(140, description="millions, of the model whose checkpoints are written")
+    parameters: Literal[25, 140, 400] = Field(140, description="millions, of the model for the stage checkpoints")
     threads: int = Field(2, gt=0)
     out: str = Field("bench-gpu", description="folder for gpu.json and gpu.html")
 
@@ -118,24 +118,13 @@ class GpuBench(PresetBench):
         self, config: Config, batches: list[Any], target: torch.device, dtype: str, waits: list[str] | None = None
     ) -> list[float]:
         """Return the losses for each token of training steps on ``batches`` in turn, the same on every device."""
-        torch.manual_seed(0)
-        objective = systems.objective(config.model, systems.build(config.model), config.train.label_smoothing)
-        optimizer = torch.optim.Adam(objective.to(target).parameters(), lr=_RATE, fused=True)
-
-        def step(number: int) -> torch.Tensor:
-            batch = move(batches[number % len(batches)], target)
-            with torch.autocast(target.type, DTYPES[dtype], enabled=dtype != "fp32"):
-                loss = objective(batch) / self.target_tokens
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        losses = [step(0)]  # alone, because it loads kernels and allocates the moments
-        for number in range(1, self.steps):
+        first, *others = (batches[number % len(batches)] for number in range(self.steps))
+        step, _ = training_step(config, move(first, target), dtype, target, _RATE)
+        losses = [step()]  # alone, because it loads kernels and allocates the moments
+        for batch in others:
             with found_waits(target, waits if waits is not None else []):
-                losses.append(step(number))
-        return torch.stack(losses).tolist()
+                losses.append(step(move(batch, target)))
+        return (torch.stack(losses) / self.target_tokens).tolist()
 
     def beams_row(self, preset: str, config: Config) -> Row:
         """Return how many summaries of random weights, in fp32, are those of the CPU, and the difference of scores."""

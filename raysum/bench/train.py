@@ -86,7 +86,7 @@ class TrainBench(PresetBench):
             row["peak_gpu_mb"] = torch.cuda.max_memory_allocated() / (1 << 20)
         return row
 
-    def _wait_share(self, config: Config, step: Callable[[Any], None]) -> float:
+    def _wait_share(self, config: Config, step: Callable[[Any], Any]) -> float:
         """Return the :func:`wait_share` of a dataset of rows like those of the batch."""
         with tempfile.TemporaryDirectory() as folder:
             limits = limits_of(config, self.target_tokens)
@@ -103,7 +103,7 @@ class TrainBench(PresetBench):
         return result
 
 
-def wait_share(stream: Stream, step: Callable[[Any], None], count: int) -> float:
+def wait_share(stream: Stream, step: Callable[[Any], Any], count: int) -> float:
     """Return the share of the time of ``count`` micro-batches that training waits for data, after a first one.
 
     Each micro-batch is a step, so that few are read together, and more than four require reading meanwhile.
@@ -120,27 +120,34 @@ def wait_share(stream: Stream, step: Callable[[Any], None], count: int) -> float
     return waited / (time.perf_counter() - began)
 
 
-def training_step(config: Config, inputs: Any, dtype: str) -> tuple[Callable[..., None], Costs]:
-    """Return a training step on ``inputs`` or its argument, and the costs of its forward pass in matrix products."""
+def training_step(
+    config: Config, inputs: Any, dtype: str, target: torch.device | None = None, rate: float = 1e-6
+) -> tuple[Callable[..., torch.Tensor], Costs]:
+    """Return a training step on ``inputs`` or its argument, and the costs of its forward pass in matrix products.
+
+    A step returns the loss. It runs on ``target``, by default :func:`device`, with the learning ``rate``.
+    """
+    target = target or device()
     torch.manual_seed(0)
     objective = systems.objective(config.model, systems.build(config.model), config.train.label_smoothing)
-    objective.to(device())
-    optimizer = torch.optim.Adam(objective.parameters(), lr=1e-6, fused=True)
-    autocast = torch.autocast(device().type, DTYPES[dtype], enabled=dtype != "fp32")
+    objective.to(target)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=rate, fused=True)
+    autocast = torch.autocast(target.type, DTYPES[dtype], enabled=dtype != "fp32")
 
-    def step(batch: Any = inputs) -> None:
+    def step(batch: Any = inputs) -> torch.Tensor:
         with autocast:
-            loss = objective(batch)
+            loss: torch.Tensor = objective(batch)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        return loss.detach()
 
     with Costs() as costs, torch.no_grad(), autocast:
         objective(inputs)
     return step, costs
 
 
-def _product_share(step: Callable[[], None]) -> float:
+def _product_share(step: Callable[[], Any]) -> float:
     """Return the share of a step's operator time in matrix products and fused attention."""
     from torch.profiler import ProfilerActivity, profile
 

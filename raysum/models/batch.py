@@ -86,6 +86,11 @@ class Layout:
             in_grid=in_examples[token_paragraph] * longest + token_position,
         )
 
+    @property
+    def first_token(self) -> Tensor:
+        """[B]: the index of each example's first token."""
+        return self.sizes.cumsum(0) - self.sizes
+
     def to_source(self, values: Tensor) -> Tensor:
         """Return [B, Smax, ...] from ``values`` [S, ...] of tokens."""
         return scatter_padded(values, self.in_source, *self.source_mask.shape)
@@ -128,8 +133,8 @@ class Source:
         for mark in {marks.pad, marks.start, marks.end, *marks.prefix, *marks.suffix, *marks.joined_end}:
             is_mark |= self.ids == mark
         if self.titles is not None:
-            title_ends = layout.sizes.cumsum(0) - layout.sizes + self.titles
-            is_mark |= _precedes(self.ids, marks.title_end, torch.where(self.titles > 0, title_ends, 0))
+            title_ends = torch.where(self.titles > 0, layout.first_token + self.titles, 0)
+            is_mark |= _precedes(self.ids, marks.title_end, title_ends)
         if joined and marks.paragraph_end:
             is_last = layout.rank == self.counts[layout.paragraph_example] - 1
             ends = self.lengths.cumsum(0) - is_last * len(marks.joined_end)

@@ -21,7 +21,7 @@ from raysum.serve.streams import fault_message
 
 _PAUSE = 2.0  # seconds after a refusal without Retry-After
 _LOADS = 3  # attempts to load a model
-_LATER = 30.0  # seconds until a batch is tried again whose folder could not be read or written
+_LATER = 30.0  # seconds until the next attempt, if the folder of a batch could not be read or written
 _RETRIED = (429, 503)  # a limit of the key, no place
 _PROBLEMS: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "There is no such batch"}}
 _UNWRITTEN: dict[str, Any] = {"model": Problem, "description": "The server cannot write its batches"}
@@ -47,7 +47,7 @@ class Runner:
         self._store, self._answer, self._together = BatchStore(batches.folder), answer, batches.together
         self._arrived, self._is_open = asyncio.Event(), asyncio.Event()
         self._asked = dict[str, set[asyncio.Task[None]]]()  # the running requests of a batch
-        self._told = set[str]()
+        self._reported = set[str]()
 
     async def run(self) -> None:
         async with self._store.opened():
@@ -77,13 +77,13 @@ class Runner:
                 task.cancel()
 
     async def _finish(self, batch: StoredBatch) -> bool:
-        """Return whether a batch ended; not if its folder cannot be read or written now, which is told once."""
+        """Return whether a batch ended; not if its folder cannot be read or written now, which is reported once."""
         try:
             await asyncio.to_thread(batch.recount)
             await self._answered(batch)
         except (OSError, ValueError, KeyError, UserError) as error:
-            if (message := f"{batch.path} waits: {error}") not in self._told:
-                self._told.add(message)
+            if (message := f"{batch.path} waits: {error}") not in self._reported:
+                self._reported.add(message)
                 say(message)
             return False
         return True
@@ -202,7 +202,7 @@ def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:
 
 
 def _unwritten(error: OSError) -> HTTPException:
-    return HTTPException(507, f"the server cannot write its batches ({error.strerror}); tell its operator")
+    return HTTPException(507, f"the server cannot write its batches ({error.strerror}); inform its operator")
 
 
 @asynccontextmanager

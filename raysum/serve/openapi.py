@@ -59,7 +59,7 @@ _ERRORS = {
     "429": "the key web has reached its limit of 60 requests per minute",
     "431": "the headers are larger than 65536 bytes",
     "503": "too many requests are waiting; try again later",
-    "507": "the server cannot write its batches (No space left on device); tell its operator",
+    "507": "the server cannot write its batches (No space left on device); inform its operator",
 }
 _METRICS = """\
 # HELP raysum_requests_total Requests by route, status and key

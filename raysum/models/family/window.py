@@ -61,7 +61,7 @@ class WindowAttention(SelfAttention):
         context = F.pad(windows.transpose(1, 2), (0, 0, 0, 0, 0, 1))  # [B, T + 1, H, dh]
 
         key, value = split_heads(layout.to_source(self.global_source(x)), self.heads, 2)
-        packed = (positions + (layout.sizes.cumsum(0) - layout.sizes)[:, None]).clamp_max(len(x) - 1)
+        packed = (positions + layout.first_token[:, None]).clamp_max(len(x) - 1)
         (query,) = split_heads(self.global_query(x[packed]), self.heads, 1)
         over_all = attend(query, key, value, layout.source_mask[:, None, None, :], dropout=rate)
         index = positions[..., None, None].expand(-1, -1, *context.shape[2:])

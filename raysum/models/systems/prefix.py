@@ -142,7 +142,7 @@ class Rows:
         self.offset = (
             torch.arange(len(example), device=sizes.device) - before[example]
         ) * size  # [rows] in the example
-        self.first = (sizes.cumsum(0) - sizes)[example] + self.offset  # [rows] the row's first token, of all S
+        self.first = layout.first_token[example] + self.offset  # [rows] the row's first token, of all S
         row = before[layout.token_example] + layout.token_offset // size
         self.index = row * self.width + layout.token_offset % size  # [S] index in the flat [rows * width]
 

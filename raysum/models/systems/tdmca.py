@@ -82,7 +82,7 @@ class CompressedAttention(nn.Module):
     def project_source(self, x: Tensor, layout: Layout) -> tuple[Tensor, PrefixKeys]:
         width, c, sizes = x.shape[1], self.compression, layout.sizes
         query, kv = self.qkv(x).split([width, 2 * width], -1)
-        first = (sizes.cumsum(0) - sizes)[:, None]
+        first = layout.first_token[:, None]
         groups = max(layout.tokens) // c
         index = (first + torch.arange(groups * c, device=x.device)).clamp(max=len(x) - 1).unflatten(1, (groups, c))
         complete = torch.arange(groups, device=x.device) < (sizes // c)[:, None]
