@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,8 @@ def writing(folder: Path) -> Iterator[None]:
         if (isinstance(error, OSError) and not foreign) or any(words in str(error) for words in _UNWRITTEN):
             lines = [line for line in str(error).splitlines() if any(words in line for words in _UNWRITTEN)]
             reason = getattr(error, "strerror", None) or (lines or [str(error)])[-1]
-            raise UserError(f"cannot write {folder}: {reason}; free space there, or choose another folder") from None
+            fix = "" if isinstance(error, FileExistsError | NotADirectoryError) else "free space there, or "
+            raise UserError(f"cannot write {folder}: {reason}; {fix}choose another folder") from None
         raise
 
 
@@ -108,11 +110,11 @@ def check_vacant(out: Path) -> None:
             raise UserError(f"{out} exists already; remove it or choose another folder")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: flush a temporary file to disk, then rename it."""
+def write_text(path: Path, text: str | Iterable[str]) -> None:
+    """Write a file, also of parts, atomically: flush a temporary file to disk, then rename it."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:  # file names may hold any bytes
-        file.write(text)
+        file.writelines([text] if isinstance(text, str) else text)
         file.flush()
         os.fsync(file)
     os.replace(partial, path)
@@ -203,10 +205,13 @@ def append_line(path: Path, value: Any) -> None:
 
 def keep_lines(path: Path, is_wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Remove unwanted and incomplete lines from a JSONL file, if it exists."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    kept = [line for line in lines if any(map(is_wanted, parsed([line])))]
-    if len(kept) < len(lines):
-        write_text(path, b"".join(kept).decode())
+    if not path.is_file():
+        return
+    with path.open("rb") as lines:
+        kept = [any(map(is_wanted, parsed([line]))) for line in lines]
+        if not all(kept):
+            lines.seek(0)
+            write_text(path, (line.decode() for line in compress(lines, kept)))
 
 
 def read_lines(path: Path, wanted: bytes = b"", every: int = 1) -> Iterator[dict[str, Any]]:

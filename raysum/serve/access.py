@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from raysum.errors import UserError
+from raysum.runtime.progress import say
 from raysum.runtime.storage import check_here, check_writable
 from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, Service
@@ -41,7 +42,11 @@ def with_access(config: ServeConfig) -> ServeConfig:
     paths = {"keys": config.keys, "log": config.log, "batches": config.batches}
     config = config.model_copy(update={name: path and os.path.abspath(path) for name, path in paths.items()})
     if config.keys:
-        KeyFile.read(Path(config.keys))
+        if all(key.revoked for key in KeyFile.read(Path(config.keys)).keys):
+            say(
+                f"warning: {config.keys} has no valid key, so every request gets 401; "
+                f"add one with `raysum keys add NAME --file {config.keys}`"
+            )
         return config
     if config.host not in LOCAL and not config.allow_anyone:
         raise UserError(

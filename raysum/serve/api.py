@@ -20,7 +20,16 @@ from raysum.serve.config import Limits
 from raysum.serve.dialect_routes import REQUESTS, add_dialects
 from raysum.serve.dialects import server_sent
 from raysum.serve.events import BACKGROUND, Event, Service
-from raysum.serve.guard import BodyLimit, GuardedRoute, HeaderLimit, LocalOnly, check_documents, model_named, problem
+from raysum.serve.guard import (
+    BodyLimit,
+    GuardedRoute,
+    HeadAsGet,
+    HeaderLimit,
+    LocalOnly,
+    check_documents,
+    model_named,
+    problem,
+)
 from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
 from raysum.serve.openapi import add_examples
 from raysum.serve.request_log import request_log
@@ -100,6 +109,7 @@ def build_api(
     if local:
         api.add_middleware(LocalOnly)
     api.add_middleware(Measured, metrics=metrics, log=request_log(log))
+    api.add_middleware(HeadAsGet)
     _answer_errors(api)
     add_metrics_route(api, metrics)
     add_examples(api, has_keys=bool(keys))

@@ -71,14 +71,14 @@ def serving(config: ServeConfig) -> Iterator[str]:
     from raysum.serve.access import with_access
     from raysum.serve.ports import tls_options
 
+    with listening(config.host, config.port) as listener:  # check the address before the slow start of Ray
+        port = listener.getsockname()[1]
     config = with_access(config)
     if config.trace:
         check_tracing()
         os.environ.setdefault("OTEL_SERVICE_NAME", "raysum")  # OpenTelemetry reads it in each process
     served = all_served(config)
     tls = tls_options(config)
-    with listening(config.host, config.port) as listener:  # check the port before the slow start of Ray
-        port = listener.getsockname()[1]
     os.environ.setdefault("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "raysum.serve.guard.at_proxy")  # Ray reads it
     if config.batches and is_held(Path(config.batches, LOCK)):
         raise UserError(f"another service uses the batches in {config.batches}; choose another --batches")

@@ -47,7 +47,7 @@ class Runner:
         self._store, self._answer, self._together = BatchStore(batches.folder), answer, batches.together
         self._arrived, self._is_open = asyncio.Event(), asyncio.Event()
         self._asked = dict[str, set[asyncio.Task[None]]]()  # the running requests of a batch
-        self._reported = set[str]()
+        self._reported, self._uncounted = set[str](), set[str]()
 
     async def run(self) -> None:
         async with self._store.opened():
@@ -79,9 +79,12 @@ class Runner:
     async def _finish(self, batch: StoredBatch) -> bool:
         """Return whether a batch ended; not if its folder cannot be read or written now, which is reported once."""
         try:
-            await asyncio.to_thread(batch.recount)
+            if batch.batch.id in self._uncounted:
+                await asyncio.to_thread(batch.recount)
+                self._uncounted.remove(batch.batch.id)
             await self._answered(batch)
         except (OSError, ValueError, KeyError, UserError) as error:
+            self._uncounted.add(batch.batch.id)
             if (message := f"{batch.path} waits: {error}") not in self._reported:
                 self._reported.add(message)
                 say(message)

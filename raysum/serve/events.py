@@ -1,12 +1,13 @@
 """The events of a streamed summary, from ``queued`` to ``result`` or ``error``."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Protocol
 
 from raysum.config.decoding import SourceConfig
 from raysum.data.rows import Row
 from raysum.decode.summary import Summary
+from raysum.errors import UserError
 from raysum.extract.outline import outline
 
 Event = dict[str, Any]  # "event": its name, "data": its values
@@ -15,12 +16,29 @@ Event = dict[str, Any]  # "event": its name, "data": its values
 MAX_TOKENS, BACKGROUND = "max_tokens", "background"
 
 
+class Chooser(Protocol):
+    """A summarizer whose settings a request may change. ``choose`` raises UserError."""
+
+    def choose(self, changes: Mapping[str, Any]) -> Any: ...
+
+
 class Service(Protocol):
     """Summarizes raw clusters with decode settings. Raises UserError (status 400), HTTPException or Overloaded."""
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]: ...
 
     def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]: ...
+
+
+def asked_settings(summarizer: Chooser, settings: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return the settings of ``summarizer`` for a request, and whether it belongs to a batch. Raises UserError."""
+    changes = {**settings}
+    most, is_background = changes.pop(MAX_TOKENS, None), changes.pop(BACKGROUND, False)
+    try:
+        values = summarizer.choose(changes)
+    except UserError as error:
+        raise UserError("\n".join(f"options.{line}" for line in str(error).splitlines())) from None
+    return (values.limited(most) if most else values), is_background
 
 
 def queued(position: int) -> Event:

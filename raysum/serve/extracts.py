@@ -7,7 +7,7 @@ from typing import Any
 from raysum.errors import UserError
 from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ModelConfig
-from raysum.serve.events import BACKGROUND, MAX_TOKENS, Event, completed, failed, outlined, queued
+from raysum.serve.events import Event, asked_settings, completed, failed, outlined, queued
 from raysum.serve.served import EXAMPLE, Follower, Served
 from raysum.serve.state import described
 
@@ -34,12 +34,9 @@ class Extracts:
         """Yield the events of a stream, which has no prefixes: all sentences are selected together."""
         version = self._follower.current
         try:
-            settings = {**settings}
-            most, _ = settings.pop(MAX_TOKENS, None), settings.pop(BACKGROUND, None)
-            chosen = version.model.choose(settings)
-            chosen = chosen.limited(most) if most else chosen
+            asked, _ = asked_settings(version.model, settings)
             yield queued(0)
-            summary = await outlined(await asyncio.to_thread(version.model.extract, cluster, chosen), cluster)
+            summary = await outlined(await asyncio.to_thread(version.model.extract, cluster, asked), cluster)
             for event in completed(summary, version.name, with_sentences=True):
                 yield event
         except UserError as error:

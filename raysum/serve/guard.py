@@ -94,6 +94,16 @@ def _hostname(url: str) -> str | None:
         return None
 
 
+class HeadAsGet:
+    """ASGI middleware that answers HEAD as GET; the server sends the headers only."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+
+
 class HeaderLimit:
     """ASGI middleware that answers 431 to headers of more than 64 KiB."""
 

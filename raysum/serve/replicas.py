@@ -23,7 +23,7 @@ from raysum.runtime.processes import cores
 from raysum.serve.api import build_api
 from raysum.serve.batch_routes import Batches
 from raysum.serve.config import ModelConfig, ServeConfig
-from raysum.serve.events import BACKGROUND, MAX_TOKENS, Event, completed, failed, grown, outlined, queued, reading
+from raysum.serve.events import Event, asked_settings, completed, failed, grown, outlined, queued, reading
 from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, Overloaded, extent, refused
 from raysum.serve.page import Control, add_page, controls_of
@@ -100,11 +100,8 @@ class Model:
         summarizer, scheduler = version.model
         own = summarizer.settings
         try:
-            settings = {**settings}
-            most, is_background = settings.pop(MAX_TOKENS, None), settings.pop(BACKGROUND, False)
-            chosen = summarizer.choose(settings)
-            chosen = chosen.limited(most) if most else chosen
-            costly = chosen.num_beams * chosen.max_length > own.num_beams * own.max_length
+            asked, is_background = asked_settings(summarizer, settings)
+            costly = asked.num_beams * asked.max_length > own.num_beams * own.max_length
             lane: Lane = "costly" if costly else "large" if self._is_large(cluster) else "ordinary"
             lane = "background" if is_background else lane
             if scheduler.is_full(lane):  # the remaining places are for ordinary requests
@@ -114,12 +111,12 @@ class Model:
                 yield queued(scheduler.position(lane))
                 loop = asyncio.get_running_loop()
                 row = await loop.run_in_executor(self._preparing[lane], summarizer.prepare, cluster)
-                read = reading(row, chosen.reading(summarizer.source))
-                if costly and (too_much := self._too_costly(chosen, read["data"]["tokens"])):
+                read = reading(row, asked.reading(summarizer.source))
+                if costly and (too_much := self._too_costly(asked, read["data"]["tokens"])):
                     yield failed(too_much, 422)
                     return
                 yield read
-                async with aclosing(scheduler.results(Request(row, chosen, lane, sends_prefixes))) as results:
+                async with aclosing(scheduler.results(Request(row, asked, lane, sends_prefixes))) as results:
                     async for result in results:
                         if isinstance(result, str):
                             yield grown(result)

@@ -20,6 +20,8 @@ def uploaded(name: str, data: str, field: str = "data") -> dict[str, Any]:
         read = base64.b64decode(content, validate=True)
     except ValueError as error:  # also of characters beyond ASCII
         raise UserError(f"{name}: {field} is not base64 ({error})") from None
+    if not read:
+        raise UserError(f"{name}: {field} is empty")
     return raw_document(parse_document(read, name, name), name)
 
 

@@ -21,6 +21,7 @@ from raysum.errors import UserError
 from raysum.serve import access
 from raysum.serve.access import OPEN, Allowance, Callers, with_access
 from raysum.serve.api import build_api
+from raysum.serve.app import serving as serving_in_this_process
 from raysum.serve.build import app
 from raysum.serve.client import Client
 from raysum.serve.config import Limits, ServeConfig
@@ -340,3 +341,21 @@ def test_the_commands_add_list_and_revoke(file: str):
     assert json.loads(line)["revoked"] and "sha256" not in line and key not in line
     wrong = raysum("add", "bot", "--tokens-per-minute", "0")
     assert (wrong.returncode, wrong.stdout) == (2, "") and "tokens_per_minute" in wrong.stderr
+
+
+def test_a_file_without_valid_keys_is_reported(file: str, capsys: pytest.CaptureFixture[str]):
+    config = ServeConfig(run="lexrank", keys=file)
+    add_key(file, "web", KeyLimits())
+    with_access(config)
+    assert "401" not in capsys.readouterr().err
+    revoke_key(file, "web")
+    with_access(config)
+    assert f"{file} has no valid key, so every request gets 401" in capsys.readouterr().err
+
+
+def test_an_address_of_no_machine_is_refused_before_keys_are_asked_for():
+    with (
+        pytest.raises(UserError, match="cannot listen on a b port 0"),
+        serving_in_this_process(ServeConfig(run="lexrank", host="a b", port=0)),
+    ):
+        pass

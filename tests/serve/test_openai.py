@@ -368,6 +368,7 @@ def test_our_own_route_reads_files_too():
     ("document", "status", "message"),
     [
         ({"source": "a.pdf", "data": "%%%"}, 400, "a.pdf: data is not base64"),
+        ({"source": "a.pdf", "data": "data:application/pdf;base64,"}, 400, "a.pdf: data is empty"),
         ({"source": "a.pdf", "data": "\U0001f600"}, 400, "a.pdf: data is not base64"),
         ({"source": "a.pdf", "data": in_base64("%PDF-1.4")}, 400, "a.pdf cannot be read as PDF"),
         (

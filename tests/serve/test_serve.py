@@ -12,10 +12,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from raysum.config.decoding import DecodeConfig, ExtractConfig
 from raysum.errors import UserError
+from raysum.extract.summarizer import load
 from raysum.serve import guard
 from raysum.serve.api import build_api
 from raysum.serve.config import Limits
-from raysum.serve.events import Event, failed, queued
+from raysum.serve.events import BACKGROUND, MAX_TOKENS, Event, asked_settings, failed, queued
 from raysum.serve.guard import Overloaded
 from raysum.serve.schema import FIXED, Health, Options
 
@@ -185,6 +186,21 @@ def test_failures_have_their_status():
     assert "ZeroDivisionError" in error(titled("broken"), 500)
     error(ask("GET", "/nowhere"), 404)
     error(ask("GET", "/v1/summarize"), 405)
+
+
+def test_a_setting_of_another_kind_of_model_is_named_as_in_the_request():
+    extractor = load("lexrank")
+    assert asked_settings(extractor, {"words": 40, BACKGROUND: True, MAX_TOKENS: 30}) == (ExtractConfig(words=30), True)
+    with pytest.raises(UserError, match=r"^options\.num_beams: "):
+        asked_settings(extractor, {"num_beams": 4})
+
+
+def test_head_is_answered_as_get_is():
+    """Monitors ask so. The server sends no body of these answers."""
+    answers = [ask(method, "/healthz") for method in ("HEAD", "GET")]
+    assert answers[0].status_code == 200 and answers[0].headers == answers[1].headers
+    assert ask("HEAD", "/nowhere").status_code == 404
+    assert ask("HEAD", "/v1/summarize").status_code == 405
 
 
 def test_a_large_body_is_refused_announced_or_not():
