@@ -37,7 +37,7 @@ def asked_settings(summarizer: Chooser, settings: Mapping[str, Any]) -> tuple[An
     try:
         values = summarizer.choose(changes)
     except UserError as error:
-        raise UserError("\n".join(f"options.{line}" for line in str(error).splitlines())) from None
+        raise UserError(f"options: {error}") from None
     return (values.limited(most) if most else values), is_background
 
 
