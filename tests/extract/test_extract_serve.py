@@ -38,7 +38,7 @@ def test_a_system_without_training_is_served(tmp_path):
         assert "lexrank" in page and "/v1/summarize" in page and "redundancy" in page
         for documents, options, message in [
             ([""], {}, "400: cluster 'Florence' cannot be summarized: no sentence"),
-            (TEXTS, {"num_beams": 2}, "400: unknown key .num_beams"),
+            (TEXTS, {"num_beams": 2}, "400: options: unknown key .num_beams"),
             (TEXTS, {"words": 10**6}, "422: options.words"),
             (["a" * 2001], {}, "413: 2001 characters"),
         ]:
