@@ -1,6 +1,5 @@
 """Access by key: a middleware that admits requests with a key, and the limits of each key."""
 
-import logging
 import math
 import os
 import time
@@ -22,11 +21,11 @@ from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, Service
 from raysum.serve.guard import LOCAL, extent, problem
 from raysum.serve.keys import Key, KeyFile
+from raysum.serve.reports import report
 from raysum.serve.request_log import request_log
 
 OPEN = ("/", "/healthz", "/readyz", "/docs", "/openapi.json")  # paths that need no key
 _CHARACTERS = 4  # characters that count as a token until the replica has counted the tokens
-_log = logging.getLogger("ray.serve")
 _current = ContextVar["Caller | None"]("caller", default=None)  # of the request that this task answers
 
 
@@ -171,7 +170,7 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        _log.error(str(error))
+        report(str(error))
         raise HTTPException(503, "the keys of this server cannot be read; see its log") from None
 
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 import raysum
 from raysum.errors import UserError
 from raysum.serve.access import Callers, Charged, KeyRequired, act_as
-from raysum.serve.batch_routes import Batches, Runner, add_batches, running
+from raysum.serve.batch_routes import Batches, Runner, add_batches, refuse_batches, running
 from raysum.serve.config import Limits
 from raysum.serve.dialect_routes import REQUESTS, add_dialects
 from raysum.serve.dialects import server_sent
@@ -112,9 +112,11 @@ def build_api(
     api.add_middleware(HeadAsGet)
     _answer_errors(api)
     add_metrics_route(api, metrics)
-    add_examples(api, has_keys=bool(keys))
+    add_examples(api, next(iter(models)), has_keys=bool(keys))
     if runner:
         add_batches(api, runner, limits)
+    else:
+        refuse_batches(api)
 
     @api.post("/v1/summarize", responses={200: {"model": SummaryAnswer}, **_PROBLEMS})
     async def summarize(request: SummarizeRequest) -> JSONResponse:

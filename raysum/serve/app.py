@@ -27,6 +27,7 @@ _NAME = "raysum"
 _EXPORTER = "raysum.serve.tracing:exporter"
 _LONGEST = 300.0  # seconds until a request is cancelled and answered with 408; also the timeout of our client
 _IDLE = 60  # seconds until an idle connection is closed
+_LOOK = 5.0  # seconds between two looks for problems of the front
 _READY = 120  # seconds in which a running deployment must answer
 
 
@@ -55,10 +56,22 @@ def serve(run: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]], **
         if config.host not in LOCAL and not config.tls_key:
             say("warning: texts and keys are sent unencrypted; add --tls-certificate, or a gateway with TLS")
         say("Ctrl-C stops it")
-        stopped.wait()
+        while not stopped.wait(_LOOK):
+            for problem in _problems():
+                say(problem)
         say("stopping")
     for name, handler in before.items():  # last, so that a second Ctrl-C does not interrupt the shutdown
         signal.signal(name, handler)
+
+
+def _problems() -> list[str]:
+    """Return the problems that the front has reported since the last call; none while it does not answer."""
+    from ray import serve as ray_serve
+
+    try:
+        return ray_serve.get_app_handle(_NAME).problems.remote().result(timeout_s=_LOOK)
+    except Exception:  # the front restarts
+        return []
 
 
 def _names(config: ServeConfig) -> str:

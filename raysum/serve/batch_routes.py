@@ -11,11 +11,11 @@ from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 
 from raysum.errors import UserError
-from raysum.runtime.progress import say
 from raysum.serve.access import caller_name
 from raysum.serve.batch_store import BatchList, BatchState, BatchStore, StoredBatch
 from raysum.serve.config import Limits
 from raysum.serve.guard import BATCHES, NotLoaded, Overloaded
+from raysum.serve.reports import report
 from raysum.serve.schema import Problem
 from raysum.serve.streams import fault_message
 
@@ -47,7 +47,7 @@ class Runner:
         self._store, self._answer, self._together = BatchStore(batches.folder), answer, batches.together
         self._arrived, self._is_open = asyncio.Event(), asyncio.Event()
         self._asked = dict[str, set[asyncio.Task[None]]]()  # the running requests of a batch
-        self._reported, self._uncounted = set[str](), set[str]()
+        self._uncounted = set[str]()
 
     async def run(self) -> None:
         async with self._store.opened():
@@ -85,9 +85,7 @@ class Runner:
             await self._answered(batch)
         except (OSError, ValueError, KeyError, UserError) as error:
             self._uncounted.add(batch.batch.id)
-            if (message := f"{batch.path} waits: {error}") not in self._reported:
-                self._reported.add(message)
-                say(message)
+            report(f"{batch.path} waits: {error}")
             return False
         return True
 
@@ -129,6 +127,15 @@ class Runner:
             if batch.is_running:
                 batch.add(request["custom_id"], status, body)
             return
+
+
+def refuse_batches(api: FastAPI) -> None:
+    """Let the routes of batches say how to start a service that has them."""
+
+    @api.api_route(BATCHES, methods=["GET", "POST"], include_in_schema=False)
+    @api.api_route(f"{BATCHES}/{{rest:path}}", methods=["GET", "POST"], include_in_schema=False)
+    async def refuse() -> None:
+        raise HTTPException(404, "this service has no batches: start it with --batches FOLDER")
 
 
 def add_batches(api: FastAPI, runner: Runner, limits: Limits) -> None:

@@ -20,8 +20,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, folder_lock, is_held
-from raysum.runtime.progress import say
 from raysum.runtime.storage import append_line, keep_lines, read_lines, write_text
+from raysum.serve.reports import report
 from raysum.sources.record import Rejected, parse_json
 
 _REQUESTS, _RESULTS, _STATE = "requests.jsonl", "results.jsonl", "batch.json"
@@ -147,7 +147,7 @@ class BatchStore:
                     try:
                         self._batches[path.name] = StoredBatch(path)
                     except (OSError, ValueError, UserError) as error:
-                        say(f"{path} is left out, because it is damaged ({error}): restore or remove it")
+                        report(f"{path} is left out, because it is damaged ({error}): restore or remove it")
             yield
 
     def batches(self) -> list[StoredBatch]:

@@ -344,6 +344,8 @@ def _pause(attempt: int) -> float:
 
 
 def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(documents, str | bytes | Path):
+        raise UserError("documents is not a list: put one document into brackets, [document]")
     others = {"id": id, **{name: options.pop(name, None) for name in ("outline", "model")}}
     body = {"title": title, "documents": [*map(_document, documents)], "options": options}
     return body | {name: value for name, value in others.items() if value not in (None, [])}

@@ -20,22 +20,18 @@ _REQUEST = {
         {"source": "guide.txt", "text": "The dome of Florence was finished in 1436. It has four million bricks."},
     ],
     "id": "example-1",
-    "options": {"num_beams": 4, "max_length": 60},
 }
 _TEXTS = ["Florence lies on the river Arno. It is the capital of Tuscany.", "The dome was finished in 1436."]
-_REQUESTS = {
+_REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/summarize": _REQUEST,
     "/v1/summarize/stream": _REQUEST,
     "/v1/chat/completions": {
-        "model": "pht",
         "messages": [{"role": "user", "content": [{"type": "text", "text": text} for text in _TEXTS]}],
     },
     "/v1/responses": {
-        "model": "pht",
         "input": [{"role": "user", "content": [{"type": "input_text", "text": text} for text in _TEXTS]}],
     },
     "/v1/messages": {
-        "model": "pht",
         "max_tokens": 1000,
         "messages": [
             {
@@ -73,19 +69,19 @@ _KEYS = {
 _UNUSED = ("HTTPValidationError", "ValidationError")  # FastAPI's own format of errors
 
 
-def add_examples(api: FastAPI, has_keys: bool) -> None:
-    """Add examples and keys to the OpenAPI object, also for routes that are added later."""
+def add_examples(api: FastAPI, model: str, has_keys: bool) -> None:
+    """Add examples for the default ``model``, and keys, to the OpenAPI object, also for routes that are added later."""
     build = api.openapi
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:
-            _complete(build(), has_keys)
+            _complete(build(), model, has_keys)
         return build()
 
     api.openapi = openapi  # type: ignore[method-assign]
 
 
-def _complete(spec: dict[str, Any], has_keys: bool) -> None:
+def _complete(spec: dict[str, Any], model: str, has_keys: bool) -> None:
     schemas = spec["components"]["schemas"]
     for name in _UNUSED:
         schemas.pop(name, None)
@@ -109,7 +105,8 @@ def _complete(spec: dict[str, Any], has_keys: bool) -> None:
             for kind, example in (answers.get(f"{method} {path}") or answers.get(path, {})).items():
                 operation["responses"]["200"]["content"][kind]["example"] = example
     for path, example in _REQUESTS.items():
-        spec["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = example
+        named = {"model": model} | example if path in ERROR_FORMS else example
+        spec["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = named
     if BATCHES in spec["paths"]:
         body = "".join(json.dumps({"custom_id": id, "body": _REQUEST}) + "\n" for id in ("1", "2"))
         spec["paths"][BATCHES]["post"]["requestBody"]["content"]["application/jsonl"]["example"] = body

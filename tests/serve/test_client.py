@@ -155,3 +155,8 @@ def test_requests_of_one_async_client_wait_side_by_side(server: Scripted):
             return await asyncio.gather(*(client.summarize(str(number), ["one"]) for number in range(5)))
 
     assert [answer["title"] for answer in asyncio.run(ask())] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_single_text_is_not_taken_for_a_list_of_letters():
+    with pytest.raises(UserError, match=r"documents is not a list: .*\[document\]"):
+        Client("http://127.0.0.1:1").summarize("Bridge", "A bridge was built.")

@@ -1,18 +1,22 @@
 """The OpenAPI object: every route has examples, which fit its schemas, and keys where they are needed."""
 
+import asyncio
 import json
 import tempfile
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 
 from raysum.serve.api import build_api
 from raysum.serve.batch_routes import Batches
-from raysum.serve.config import Limits
+from raysum.serve.config import Limits, ModelConfig
 from raysum.serve.events import Service
+from raysum.serve.extracts import Extracts
 from raysum.serve.openapi import _answers
 from raysum.serve.schema import Health, SummarizeRequest
+from raysum.serve.served import Served
 from raysum.serve.state import Described, add_state_routes
 
 
@@ -52,6 +56,22 @@ def test_every_example_fits_the_schema_of_its_request_or_answer():
     refused = whole["paths"]["/v1/responses"]["post"]["responses"]["422"]["content"]["application/json"]["example"]
     assert refused["error"]["type"] == "invalid_request_error"
     assert {path.removeprefix("get ") for path in _answers()} <= {path for path, _ in operations(whole)}
+
+
+def test_examples_are_accepted_by_the_service_that_shows_them():
+    api = build_api({"fast": Extracts(Served.of(ModelConfig(run="lexrank")))}, Health(status="ok"), Limits(), False)
+
+    async def statuses() -> dict[str, int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://server") as http:
+            bodies = {
+                path: post["post"]["requestBody"]["content"]["application/json"]["example"]
+                for path, post in api.openapi()["paths"].items()
+                if "post" in post
+            }
+            return {path: (await http.post(path, json=body)).status_code for path, body in bodies.items()}
+
+    found = asyncio.run(statuses())
+    assert len(found) == 5 and {*found.values()} == {200}, found
 
 
 def test_examples_are_requests_and_answers_of_this_service():

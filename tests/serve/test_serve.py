@@ -195,6 +195,11 @@ def test_a_setting_of_another_kind_of_model_is_named_as_in_the_request():
         asked_settings(extractor, {"num_beams": 4})
 
 
+def test_a_service_without_batches_says_how_to_have_them():
+    for method, path in (("POST", ""), ("GET", ""), ("GET", "/batch_1/results"), ("POST", "/batch_1/cancel")):
+        assert "--batches FOLDER" in error(ask(method, f"/v1/batches{path}"), 404)
+
+
 def test_head_is_answered_as_get_is():
     """Monitors ask so. The server sends no body of these answers."""
     answers = [ask(method, "/healthz") for method in ("HEAD", "GET")]
