@@ -21,7 +21,7 @@ from raysum.serve.config import ServeConfig
 from raysum.serve.events import Event, Service
 from raysum.serve.guard import LOCAL, extent, problem
 from raysum.serve.keys import Key, KeyFile
-from raysum.serve.reports import report
+from raysum.serve.reports import report_problem
 from raysum.serve.request_log import request_log
 
 OPEN = ("/", "/healthz", "/readyz", "/docs", "/openapi.json")  # paths that need no key
@@ -170,7 +170,7 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        report(str(error))
+        report_problem(str(error))
         raise HTTPException(503, "the keys of this server cannot be read; see its log") from None
 
 

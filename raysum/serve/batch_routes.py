@@ -15,7 +15,7 @@ from raysum.serve.access import caller_name
 from raysum.serve.batch_store import BatchList, BatchState, BatchStore, StoredBatch
 from raysum.serve.config import Limits
 from raysum.serve.guard import BATCHES, NotLoaded, Overloaded
-from raysum.serve.reports import report
+from raysum.serve.reports import report_problem
 from raysum.serve.schema import Problem
 from raysum.serve.streams import fault_message
 
@@ -85,7 +85,7 @@ class Runner:
             await self._answered(batch)
         except (OSError, ValueError, KeyError, UserError) as error:
             self._uncounted.add(batch.batch.id)
-            report(f"{batch.path} waits: {error}")
+            report_problem(f"{batch.path} waits: {error}")
             return False
         return True
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, folder_lock, is_held
 from raysum.runtime.storage import append_line, keep_lines, read_lines, write_text
-from raysum.serve.reports import report
+from raysum.serve.reports import report_problem
 from raysum.sources.record import Rejected, parse_json
 
 _REQUESTS, _RESULTS, _STATE = "requests.jsonl", "results.jsonl", "batch.json"
@@ -147,7 +147,7 @@ class BatchStore:
                     try:
                         self._batches[path.name] = StoredBatch(path)
                     except (OSError, ValueError, UserError) as error:
-                        report(f"{path} is left out, because it is damaged ({error}): restore or remove it")
+                        report_problem(f"{path} is left out, because it is damaged ({error}): restore or remove it")
             yield
 
     def batches(self) -> list[StoredBatch]:

@@ -29,7 +29,7 @@ from raysum.serve.extracts import Extracts
 from raysum.serve.guard import LOCAL, Overloaded, extent, refused
 from raysum.serve.page import Control, add_page, controls_of
 from raysum.serve.ports import bind_to_node
-from raysum.serve.reports import reported
+from raysum.serve.reports import reported_problems
 from raysum.serve.scheduler import LANES, Lane, Request, Scheduler
 from raysum.serve.schema import Health
 from raysum.serve.served import EXAMPLE, Follower, Served, health_of
@@ -265,7 +265,7 @@ class Front:
 
     async def problems(self) -> list[str]:
         """Return the problems since the last call, for the operator."""
-        return reported()
+        return reported_problems()
 
     async def are_ready(self) -> bool:
         """Return whether Ray Serve has a running replica, as of at most a second ago."""

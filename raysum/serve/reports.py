@@ -7,7 +7,7 @@ from raysum.runtime.progress import say
 _known, _new = set[str](), deque[str](maxlen=100)
 
 
-def report(message: str) -> None:
+def report_problem(message: str) -> None:
     """Print a problem of this process once, here and where the service was started."""
     if message not in _known:
         _known.add(message)
@@ -15,7 +15,7 @@ def report(message: str) -> None:
         say(message)
 
 
-def reported() -> list[str]:
+def reported_problems() -> list[str]:
     """Return the problems since the last call."""
     messages = [*_new]
     _new.clear()
