@@ -100,13 +100,14 @@ class Runner:
                     batch.end("completed")
                     break
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                running -= done
                 for task in done:
                     if not task.cancelled():
                         task.result()
+                running -= done
         finally:
             for task in running:
                 task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             del self._asked[batch.batch.id]
 
     async def _ask(self, batch: StoredBatch, request: dict[str, Any]) -> None:
