@@ -27,7 +27,7 @@ _NAME = "raysum"
 _EXPORTER = "raysum.serve.tracing:exporter"
 _LONGEST = 300.0  # seconds until a request is cancelled and answered with 408; also the timeout of our client
 _IDLE = 60  # seconds until an idle connection is closed
-_LOOK = 5.0  # seconds between two looks for problems of the front
+_LOOK, _SOON = 5.0, 1.0  # seconds between two looks for problems of the front, and until it must answer
 _READY = 120  # seconds in which a running deployment must answer
 
 
@@ -69,7 +69,7 @@ def _problems() -> list[str]:
     from ray import serve as ray_serve
 
     try:
-        return ray_serve.get_app_handle(_NAME).problems.remote().result(timeout_s=_LOOK)
+        return ray_serve.get_app_handle(_NAME).problems.remote().result(timeout_s=_SOON)
     except Exception:  # the front restarts
         return []
 

@@ -11,6 +11,7 @@ import sys
 import zipfile
 
 import pytest
+import xlsxwriter
 
 from helpers.project import ROOT
 from raysum.__main__ import main
@@ -231,6 +232,17 @@ def sumpubmed() -> dict[str, str]:
     return files | {f"abstract/abstract_{n}.txt": f"BACKGROUND\n{SHORT.format(n)}" for n in range(1, 12)}
 
 
+def meqsum() -> dict[str, bytes]:
+    """A spreadsheet with a third column."""
+    book = xlsxwriter.Workbook(saved := io.BytesIO())
+    sheet = book.add_worksheet()
+    sheet.write_row(0, 0, ["File", "CHQ", "Summary"])
+    for number in range(1, 12):
+        sheet.write_row(number, 0, [f"{number}.txt", f"SUBJECT: camera\nMESSAGE: {text(number)}", SHORT.format(number)])
+    book.close()
+    return {"MeQSum_ACL2019_BenAbacha_Demner-Fushman.xlsx": saved.getvalue()}
+
+
 def aeslc() -> dict[str, str]:
     """An e-mail a file: its text, its subject, and in two splits the subjects of annotators."""
     files = {"AESLC/README.md": "The set.", "AESLC/LICENSE.md": "CC"}
@@ -290,6 +302,7 @@ SETS = {  # the files, the clusters of each split, and the documents and summari
     "Contracts in plain English": (contracts, {"train": 9}, 1, 1),
     "ConvoSumm": (convosumm, SPLITS, 1, 1),
     "CRD3": (crd3, {"train": 6}, 2, 1),
+    "MeQSum": (meqsum, {"train": 11}, 1, 1),
     "MTS-Dialog": (mts_dialog, SPLITS, 1, 1),
     "SumPubMed": (sumpubmed, {"train": 11}, 1, 1),
     "AESLC": (aeslc, SPLITS, 1, 3),
