@@ -56,9 +56,10 @@ def serve(run: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]], **
         if config.host not in LOCAL and not config.tls_key:
             say("warning: texts and keys are sent unencrypted; add --tls-certificate, or a gateway with TLS")
         say("Ctrl-C stops it")
-        while not stopped.wait(_LOOK):
-            for problem in _problems():
-                say(problem)
+        with muted("ray.serve"):  # it logs each restart of the front
+            while not stopped.wait(_LOOK):
+                for problem in _problems():
+                    say(problem)
         say("stopping")
     for name, handler in before.items():  # last, so that a second Ctrl-C does not interrupt the shutdown
         signal.signal(name, handler)

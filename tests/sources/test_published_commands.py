@@ -238,7 +238,7 @@ def meqsum() -> dict[str, bytes]:
     sheet = book.add_worksheet()
     sheet.write_row(0, 0, ["File", "CHQ", "Summary"])
     for number in range(1, 12):
-        sheet.write_row(number, 0, [f"{number}.txt", f"SUBJECT: camera\nMESSAGE: {text(number)}", SHORT.format(number)])
+        sheet.write_row(number, 0, [f"{number}.txt", text(number), SHORT.format(number)])
     book.close()
     return {"MeQSum_ACL2019_BenAbacha_Demner-Fushman.xlsx": saved.getvalue()}
 
