@@ -196,12 +196,12 @@ def summarize(
     error in place of its summary, and the exit code is 2.
     """
     from raysum.cli.clusters import Output, input_clusters, summarize_clusters, summarizer_at, summarizer_in
-    from raysum.extract.summarizer import extracts as is_system
+    from raysum.extract.summarizer import extracts
 
     length = {} if settings.words is None else {"words": settings.words}
     output = Output(settings.outline, settings.html, settings.server or run)
     if settings.server:
-        if is_system(run):
+        if extracts(run):
             raise UserError(
                 f"the server has its own model: leave out {run}, or choose one of several by --set model=NAME"
             )

@@ -41,6 +41,8 @@ def serve(run: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]], **
 
     >>> raysum.serve("runs/pht", port=8000, replicas=2, decode={"num_beams": 8})
     """
+    from ray import serve as ray_serve
+
     from raysum.serve.api import curl_example
     from raysum.serve.guard import LOCAL
 
@@ -57,20 +59,19 @@ def serve(run: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]], **
             say("warning: texts and keys are sent unencrypted; add --tls-certificate, or a gateway with TLS")
         say("Ctrl-C stops it")
         with muted("ray.serve"):  # it logs each restart of the front
+            front = ray_serve.get_app_handle(_NAME)  # once: each handle has a thread of its own
             while not stopped.wait(_LOOK):
-                for problem in _problems():
+                for problem in _problems(front):
                     say(problem)
         say("stopping")
     for name, handler in before.items():  # last, so that a second Ctrl-C does not interrupt the shutdown
         signal.signal(name, handler)
 
 
-def _problems() -> list[str]:
-    """Return the problems that the front has reported since the last call; none while it does not answer."""
-    from ray import serve as ray_serve
-
+def _problems(front: Any) -> list[str]:
+    """Return the problems that the ``front`` has reported since the last call; none while it does not answer."""
     try:
-        return ray_serve.get_app_handle(_NAME).problems.remote().result(timeout_s=_SOON)
+        return front.problems.remote().result(timeout_s=_SOON)
     except Exception:  # the front restarts
         return []
 

@@ -268,7 +268,7 @@ def test_stopped_under_load_it_soon_leaves_nothing_and_never_answers_otherwise_t
         load.wait_for(200)
         began = time.monotonic()
         code, out, err = server.stop(signal.SIGTERM)
-        assert time.monotonic() - began < 40  # some 8 s on idle cores, 26 beside other work
+        assert time.monotonic() - began < 20  # some 8 s on idle cores; to wait for the long requests takes longer
     load.check()
     assert load.broken and load.answers
     assert (code, out) == (0, "")
