@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -38,8 +37,9 @@ from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.row_builder import Rejected, prepare_example
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore, restore_predictor, restore_ranker
+from raysum.runtime.lanes import in_lanes
 from raysum.runtime.placement import device as find_device
-from raysum.runtime.processes import keep_freed_memory
+from raysum.runtime.processes import keep_freed_memory, return_freed_memory
 from raysum.runtime.progress import bar, say
 from raysum.stream.truncation import DECODING, truncation
 from raysum.tokenizers.loading import load_tokenizer
@@ -140,8 +140,10 @@ class Summarizer:
         opened, torch_device = Run.resolve(run), find_device(device)
         vocabulary, recipe = load_tokenizer(opened.vocabulary), read_recipe(opened.recipe, str(opened.path))
         settings = changed(opened.decode, config.decode)
+        model = optimize_for_inference(restore(opened, config.checkpoint, torch_device, "summarizes"), config.dtype)
+        return_freed_memory()  # of the layers that were replaced
         return cls(
-            optimize_for_inference(restore(opened, config.checkpoint, torch_device, "summarizes"), config.dtype),
+            model,
             vocabulary,
             recipe,
             settings,
@@ -247,14 +249,20 @@ class Summarizer:
         The source is encoded once, and searches share equal steps (see ``decode.multi_beta``). If alignment only ranks
         finished hypotheses, there is one search.
         """
+
+        def summarized(batch: Sequence[int]) -> Iterator[SummarizedRow | None]:
+            with self.keeping_casts():
+                for event in self._batch_steps(rows, batch, settings, betas, is_cancelled):
+                    yield event if isinstance(event, SummarizedRow) else None
+
+        batches = self._batches(rows, -(-min(len(rows), settings.batch_examples) // 2))
         summaries: dict[int, list[Summary]] = {}
         shown = bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext()
-        with shown as updated, self.keeping_casts():
-            for event in self.summarize_steps(rows, settings, betas, is_cancelled):
-                if isinstance(event, SummarizedRow):
-                    summaries[event.row] = event.summaries
-                    if updated is not None:
-                        updated.update()
+        with shown as updated:
+            for row in in_lanes(summarized, batches, self._device):
+                summaries[row.row] = row.summaries
+                if updated is not None:
+                    updated.update()
         return [[summaries[index][number] for index in range(len(rows))] for number in range(len(betas))]
 
     def summarize_steps(
@@ -268,22 +276,37 @@ class Summarizer:
 
         Several of these generators can take turns in a thread, if that thread is in :meth:`keeping_casts`.
         """
-        order = iter(sorted(range(len(rows)), key=lambda index: -len(rows[index]["ids"])))
-        while batch := list(islice(order, settings.batch_examples)):
-            cancelled = None if is_cancelled is None else lambda index, batch=batch: is_cancelled(batch[index])
-            steps = self._find([rows[index] for index in batch], settings, betas, cancelled)
-            while True:
-                try:
-                    with self._precision():
-                        step = next(steps)
-                except StopIteration as end:
-                    results: list[DecodedRow] = end.value
-                    break
-                yield Progress(batch, step, self.vocabulary)
-            for index, result in zip(batch, results, strict=True):
-                summaries = self._summaries(rows[index], result, settings)
-                ids = result.hypotheses[0][0].ids
-                yield SummarizedRow(index, summaries, len(ids), ids[-1] != self.vocabulary.marks.end)
+        for batch in self._batches(rows, settings.batch_examples):
+            yield from self._batch_steps(rows, batch, settings, betas, is_cancelled)
+
+    def _batches(self, rows: Sequence[Row], size: int) -> list[list[int]]:
+        """Return the indices of ``rows`` in batches of at most ``size`` rows of similar length, the longest first."""
+        order = sorted(range(len(rows)), key=lambda index: -len(rows[index]["ids"]))
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def _batch_steps(
+        self,
+        rows: Sequence[Row],
+        batch: Sequence[int],
+        settings: DecodeConfig,
+        betas: Sequence[float],
+        is_cancelled: IsCancelled | None,
+    ) -> Iterator[Progress | SummarizedRow]:
+        """Yield the events of :meth:`summarize_steps` for the rows of one batch."""
+        cancelled = None if is_cancelled is None else lambda index: is_cancelled(batch[index])
+        steps = self._find([rows[index] for index in batch], settings, betas, cancelled)
+        while True:
+            try:
+                with self._precision():
+                    step = next(steps)
+            except StopIteration as end:
+                results: list[DecodedRow] = end.value
+                break
+            yield Progress(batch, step, self.vocabulary)
+        for index, result in zip(batch, results, strict=True):
+            summaries = self._summaries(rows[index], result, settings)
+            ids = result.hypotheses[0][0].ids
+            yield SummarizedRow(index, summaries, len(ids), ids[-1] != self.vocabulary.marks.end)
 
     def _precision(self) -> torch.autocast:
         """Return the context of computations; no other search may run in it."""

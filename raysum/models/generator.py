@@ -18,7 +18,7 @@ from raysum.models.copying import CopyGate
 from raysum.models.family.spec import TransformerSpec
 from raysum.models.kernels.cross_entropy import smoothed_cross_entropy
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.linear import linear
+from raysum.models.kernels.linear import Int8Embedding, linear
 from raysum.models.keys import Cache, SourceKeys, StepContext, WordAttention
 from raysum.models.layers import Attended, Objective, backbone_of, norm_layer, sinusoids, xavier_linear
 from raysum.tokenizers.special_tokens import marks_of
@@ -52,6 +52,10 @@ class TokenEmbedding(nn.Module):
         if output:
             return linear(x, self.weight, self.bias)
         return F.embedding(x, self.weight, self.frozen) * self.scale
+
+    def int8(self) -> nn.Module:
+        """Return the embedding in int8, without the output layer."""
+        return Int8Embedding(self.weight, self.scale)
 
 
 class Generator(nn.Module):

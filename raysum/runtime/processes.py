@@ -139,11 +139,17 @@ def keep_freed_memory() -> None:
         library.mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
-def forget_peak() -> None:
-    """Return freed memory and reset the peak that :func:`peak_rss_mb` reports (Linux with glibc only)."""
+def return_freed_memory() -> None:
+    """Return freed memory to the system (Linux with glibc only)."""
     if sys.platform.startswith("linux") and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         gc.collect()
         library.malloc_trim(0)
+
+
+def forget_peak() -> None:
+    """Return freed memory and reset the peak that :func:`peak_rss_mb` reports (Linux only)."""
+    return_freed_memory()
+    if sys.platform.startswith("linux"):
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
 
 

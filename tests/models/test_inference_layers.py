@@ -36,6 +36,15 @@ def test_a_layer_rounds_by_row():
     assert torch.equal(found[..., 2], bias[2].expand(2, 3))
 
 
+def test_an_embedding_rounds_by_row_and_keeps_a_byte_for_each_number():
+    weight = torch.randn(6, 16, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 6)[:, None]
+    weight[2] = 0
+    embedding, ids = linear.Int8Embedding(weight, 4.0), torch.tensor([[5, 0], [2, 5]])
+    found, exact = embedding(ids), 4 * weight[ids]
+    assert (found - exact).abs().amax(-1).le(exact.abs().amax(-1) / 254 * 1.001).all()
+    assert embedding.rows.dtype == torch.int8 and not [*embedding.parameters()]
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_laid_out_layers_give_the_same(name, monkeypatch):
     monkeypatch.setattr(linear, "_LEAST_PACKED", 0)

@@ -4,6 +4,7 @@ B examples, R beams, V pieces, C contexts. Only states that hypotheses reach are
 of the quickstart.
 """
 
+import threading
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -122,14 +123,16 @@ class Grounding:
     def __init__(self, vocabulary: Tokenizer, normalization: Normalization):
         self._vocabulary, self._normalization = vocabulary, normalization
         self._bases: dict[str, tuple[Pieces, SourceAutomaton]] = {}
+        self._lock = threading.Lock()  # automata of several threads share their bases, which grow
 
     def constraint(self, rows: Sequence[Row], mode: str, device: torch.device) -> Constraint:
         """Return what summaries of ``rows`` may contain by ``mode`` (``numbers``, ``names`` or ``all``)."""
-        if mode not in self._bases:
-            pieces = Pieces(self._vocabulary, mode)
-            self._bases[mode] = pieces, SourceAutomaton([], pieces)
-        pieces, base = self._bases[mode]
         texts = [[normalize(text, self._normalization) for text in (row["title"], *row["text"])] for row in rows]
-        spelled = ([self._vocabulary.normalized(text) for text in each] for each in texts)
-        clusters = [SourceAutomaton(each, pieces, base) for each in spelled]
+        with self._lock:
+            if mode not in self._bases:
+                pieces = Pieces(self._vocabulary, mode)
+                self._bases[mode] = pieces, SourceAutomaton([], pieces)
+            pieces, base = self._bases[mode]
+            spelled = ([self._vocabulary.normalized(text) for text in each] for each in texts)
+            clusters = [SourceAutomaton(each, pieces, base) for each in spelled]
         return Constraint(clusters, pieces, device)

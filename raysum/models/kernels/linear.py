@@ -77,8 +77,8 @@ class _Linear(torch.autograd.Function):
 def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
     """Return ``model`` with its linear layers, also a tied output layer, replaced as ``dtype`` requires.
 
-    ``int8`` quantizes them; ``fp32`` prepacks them on a CPU; other types change nothing. The model cannot be trained or
-    saved afterwards. Raises UserError for int8 if the model is not on a CPU, or torch has no int8 engine.
+    ``int8`` quantizes them and embeddings; ``fp32`` prepacks them on a CPU; other types change nothing. The model
+    cannot be trained or saved afterwards. Raises UserError for int8 if the model is not on a CPU, or torch has no int8 engine.
     """
     if dtype not in ("fp32", "int8"):
         return model
@@ -92,6 +92,8 @@ def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
         for name, child in module.named_children():
             if isinstance(child, nn.Linear) and (replacement := make(child.weight, child.bias)) is not None:
                 setattr(module, name, replacement)
+            elif dtype == "int8" and hasattr(child, "int8"):
+                setattr(module, name, child.int8())
     return model
 
 
@@ -117,17 +119,35 @@ def check_int8(device: torch.device) -> None:
         raise UserError("this build of torch has no int8 engine for this processor: use fp32 or bf16")
 
 
-def int8_linear(weight: Tensor, bias: Tensor | None = None) -> Any:
+def int8_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Module:
     """Return the int8 layer of ``weight`` [outputs, inputs], with a scale for each row, and ``bias`` [outputs].
 
-    Its inputs are quantized when it runs; sums are exact, and results are fp32.
+    Its inputs are quantized when it runs, to 7 bits, because sums of 8 bits overflow without VNNI; sums are exact, and
+    results are fp32. torch's own layer takes 10 microseconds more of every call.
     """
-    from torch.ao.nn.quantized.dynamic import Linear
-
-    scales = weight.abs().amax(1).clamp_min(torch.finfo(weight.dtype).tiny).double() / 127
+    scales = _scales(weight).double()
     zeros = torch.zeros(len(weight), dtype=torch.long)
     with warnings.catch_warnings():  # torch 2.13 deprecates these tensors without a replacement
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
-        layer = Linear(weight.shape[1], weight.shape[0])
-        layer.set_weight_bias(torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8), bias)
-    return layer
+        quantized = torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(quantized, bias)
+    return PackedLinear(lambda x: torch.ops.quantized.linear_dynamic(x, packed, True))
+
+
+def _scales(weight: Tensor) -> Tensor:
+    """Return the largest absolute value of each row over 127."""
+    return weight.abs().amax(1).clamp_min(torch.finfo(weight.dtype).tiny) / 127
+
+
+class Int8Embedding(nn.Module):
+    """Rows of an embedding in int8, with a scale for each, the same as those of :func:`int8_linear`."""
+
+    def __init__(self, weight: Tensor, factor: float):
+        """``weight`` [V, D]; embeddings are multiplied by ``factor``."""
+        super().__init__()
+        self.scales = _scales(weight.detach())
+        self.rows = (weight.detach() / self.scales[:, None]).round_().to(torch.int8)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows[x] * (self.scales[x] * self.factor)[..., None]
