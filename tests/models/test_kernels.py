@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from helpers.small_models import DRY, EXAMPLES, model_of, pack, targets
+from raysum.models.kernels import dropout, recomputation
 from raysum.models.kernels import linear as linear_layers
-from raysum.models.kernels import recomputation
 from raysum.models.kernels.attention import _Fusion, attend, fuse, masked_softmax
-from raysum.models.kernels.dropout import Dropout, draw_keep, drop, rounded
+from raysum.models.kernels.dropout import Dropout, draw_keep, drop, hashed_words, rounded
 from raysum.models.kernels.linear import linear
 
 LARGE = 3, 700, 256  # inputs whose products with [48, 256] are by oneDNN
@@ -55,7 +55,7 @@ def test_fusion_with_dropout_has_the_gradient_of_what_it_computed():
     tensors, mask = inputs()
 
     def run(*values):
-        return _Fusion.apply(*values, mask, COUNTS, 0.4, 11)
+        return _Fusion.apply(*values, mask, torch.tensor(11), COUNTS, 0.4)
 
     assert not torch.allclose(run(*tensors), fuse(*tensors, mask, COUNTS), atol=1e-2)
     assert torch.autograd.gradcheck(run, tensors, eps=1e-3, atol=2e-3, rtol=1e-2, fast_mode=True)
@@ -126,6 +126,31 @@ def test_dropout_drops_its_share_keeps_the_mean_and_masks_the_gradient(rate):
         assert both == pytest.approx((1 - rate) ** 2, abs=0.01)
 
 
+def test_hashed_words_are_those_of_splitmix64():
+    words = [word % 2**64 for word in hashed_words(3, torch.tensor(1234567)).tolist()]
+    assert words == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_masks_by_hash_are_independent_of_their_neighbours_and_of_other_seeds(rate, monkeypatch):
+    monkeypatch.setattr(dropout, "has_cpu_kernels", lambda device: False)
+    shape, seed = torch.Size([1000, 1001]), torch.tensor((1 << 62) - 1)
+    mask = draw_keep(shape, rate, seed)
+    assert torch.equal(mask, draw_keep(shape, rate, seed))
+    others = [mask.flatten().roll(step) for step in (1, 2, 3, 4, 1001)]
+    others += [draw_keep(shape, rate, torch.tensor(number)).flatten() for number in (0, 1, (1 << 62) - 2)]
+    for both, share in [(mask, 1 - rate), *((mask.flatten() & other, (1 - rate) ** 2) for other in others)]:
+        deviation = (share * (1 - share) / mask.numel()) ** 0.5
+        assert abs(both.float().mean().item() - share) < 4 * deviation
+    assert draw_keep(shape, rate, torch.empty((), dtype=torch.int64, device="meta")).shape == shape
+
+
+def test_fusion_draws_the_same_hashed_mask_in_backward(monkeypatch):
+    monkeypatch.setattr(dropout, "has_cpu_kernels", lambda device: False)
+    test_fusion_with_dropout_has_the_gradient_of_what_it_computed()
+    test_fusion_dropout_keeps_the_mean_and_repeats_with_the_seed()
+
+
 def test_dropout_is_the_identity_outside_training_and_repeats_with_the_seed():
     layer, values = Dropout(0.5), torch.randn(4, 4)
     assert torch.equal(layer.eval()(values), values) and layer.active == 0
@@ -134,7 +159,7 @@ def test_dropout_is_the_identity_outside_training_and_repeats_with_the_seed():
         torch.manual_seed(9)
         draws.append(layer.train()(values))
     assert torch.equal(*draws)
-    assert draw_keep(torch.Size([3, 5]), 0.0, torch.device("cpu"), 1).all()
+    assert draw_keep(torch.Size([3, 5]), 0.0, torch.tensor(1)).all()
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -148,10 +173,10 @@ def test_attention_with_dropout_equals_its_products_in_value_and_gradient(budget
     torch.manual_seed(5)
     found = attend(query, key, value, mask, causal, dropout=0.3)
     torch.manual_seed(5)
-    seed = int(torch.randint(1 << 62, ()))
+    seed = torch.randint(1 << 62, ())
     step = B * H if budget > 1 else 1
-    starts = range(seed, seed + B * H, step)
-    drawn = [draw_keep(torch.Size([step, 6, 6]), 0.3, torch.device("cpu"), start) for start in starts]
+    starts = [seed + number for number in range(0, B * H, step)]
+    drawn = [draw_keep(torch.Size([step, 6, 6]), 0.3, start) for start in starts]
     factor = torch.cat(drawn).view(B, H, 6, 6) / (1 - rounded(0.3))
     allowed = torch.ones(6, 6, dtype=torch.bool).tril() if causal else mask
     weights = masked_softmax(query @ key.transpose(-1, -2) * SIZE**-0.5, allowed)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raysum.models.kernels.device import has_cpu_kernels
 from raysum.models.kernels.dropout import draw_keep, draw_seed, drop, rounded
 from raysum.models.kernels.recomputation import by_chunks, chunks, max_elements
 
@@ -31,7 +32,7 @@ def attend(
     Queries are [B, H, Q, dh], keys and values [B, H, T, dh]. ``mask`` broadcasts to [B, 1, Q, T]: all heads of an
     example share it. ``bias`` broadcasts to [B, H, Q, T] and is added to the scores.
     """
-    if bias is None and (not dropout or query.device.type != "cpu"):
+    if bias is None and not (dropout and has_cpu_kernels(query.device)):
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal)
     if causal:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
@@ -39,7 +40,7 @@ def attend(
     mask = mask[(None,) * (4 - mask.dim())]
     if bias is None:
         assert mask.shape[1] == 1, "all heads of an example share one mask"
-        return _Dropped.apply(query, key, value, mask, dropout, draw_seed())
+        return _Dropped.apply(query, key, value, mask, dropout, draw_seed(query.device))
     bias = bias[(None,) * (4 - bias.dim())]
     if torch.is_inference_mode_enabled():
         added = torch.where(mask, bias.float(), torch.finfo(torch.float32).min / 2).to(query.dtype)
@@ -74,23 +75,23 @@ def merge_heads(x: Tensor) -> Tensor:
 
 class _Dropped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rate: float, seed: int) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rate: float, seed: Tensor) -> Tensor:
         flat = [part.reshape(-1, *part.shape[2:]) for part in (query, key, value)]
-        ctx.save_for_backward(*flat, mask)
-        ctx.settings = query.shape[1], rate, seed
+        ctx.save_for_backward(*flat, mask, seed)
+        ctx.settings = query.shape[1], rate
         context = torch.empty_like(flat[0])
-        for rows, weights, keep in _weights(flat[0], flat[1], mask, *ctx.settings):
+        for rows, weights, keep in _weights(flat[0], flat[1], mask, seed, *ctx.settings):
             context[rows] = torch.bmm(weights.mul_(keep).to(flat[2].dtype), flat[2][rows])
         return context.mul_(1 / (1 - rounded(rate))).view(query.shape)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, mask = ctx.saved_tensors
-        _, rate, _ = ctx.settings
+        query, key, value, mask, seed = ctx.saved_tensors
+        _, rate = ctx.settings
         shape = gradient.shape
         gradient = gradient.reshape(query.shape).to(query.dtype) * (1 / (1 - rounded(rate)))
         d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        for rows, weights, keep in _weights(query, key, mask, *ctx.settings):
+        for rows, weights, keep in _weights(query, key, mask, seed, *ctx.settings):
             d_weights = torch.bmm(gradient[rows], value[rows].transpose(1, 2)).float().mul_(keep)
             d_weights.sub_(torch.linalg.vecdot(weights, d_weights)[..., None]).mul_(weights)
             d_scores = d_weights.to(query.dtype)
@@ -104,7 +105,7 @@ class _Dropped(torch.autograd.Function):
 
 
 def _weights(
-    query: Tensor, key: Tensor, mask: Tensor, heads: int, rate: float, seed: int
+    query: Tensor, key: Tensor, mask: Tensor, seed: Tensor, heads: int, rate: float
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield chunks of the B * H rows: the weights [C, Q, T] before dropout, float32, and 1 where dropout keeps them."""
     count, queries, size = query.shape
@@ -121,7 +122,7 @@ def _weights(
         weights = scores.softmax(-1, dtype=torch.float32)
         if has_empty:
             weights = weights.masked_fill_(is_empty[shared, 0], 0.0)
-        yield rows, weights, draw_keep(weights.shape, rate, query.device, seed + start, torch.float32)
+        yield rows, weights, draw_keep(weights.shape, rate, seed + start, torch.float32)
 
 
 def fuse(
@@ -137,8 +138,8 @@ def fuse(
     8 examples of 30 paragraphs of 100 tokens, 140 targets, 4 heads of 64, fp32, 2 threads: 168 ms, compared with
     254-335 ms through autograd, 344 ms for fused attention per paragraph, and 126 ms for the products alone.
     """
-    seed = draw_seed() if dropout else 0
-    return _Fusion.apply(query, key, value, share, mask, counts, dropout, seed)
+    seed = draw_seed(query.device) if dropout else None
+    return _Fusion.apply(query, key, value, share, mask, seed, counts, dropout)
 
 
 @dataclass
@@ -167,9 +168,9 @@ class _Chunk:
 class _Fusion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        """Compute :func:`fuse` of its inputs and a seed."""
-        ctx.save_for_backward(*inputs[:5])
-        ctx.settings = inputs[5:]
+        """Compute :func:`fuse` of its inputs, with a seed after the mask."""
+        ctx.save_for_backward(*inputs[:6])
+        ctx.settings = inputs[6:]
         context = torch.empty_like(inputs[0], memory_format=torch.contiguous_format)
         for chunk in _chunks(*inputs):
             context[chunk.rows] = torch.bmm(chunk.used(), chunk.value).view_as(context[chunk.rows])
@@ -178,7 +179,7 @@ class _Fusion(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        query, key, value, share, _ = saved
+        query, key, value, share = saved[:4]
         scale = query.shape[-1] ** -0.5
         gradient = gradient.to(query.dtype)
         d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -200,7 +201,7 @@ class _Fusion(torch.autograd.Function):
 
 def _chunks(*inputs: Any) -> Iterator[_Chunk]:
     """Yield the chunks with their weights. Each has a generator of its own, so dropout is the same every time."""
-    query, key, value, share, mask, counts, dropout, seed = inputs
+    query, key, value, share, mask, seed, counts, dropout = inputs
     heads, queries, size = query.shape[1:]
     length = key.shape[2] // share.shape[2]
     lowest = torch.finfo(torch.float32).min / 2  # finite, because whole paragraphs may be padding
@@ -214,6 +215,6 @@ def _chunks(*inputs: Any) -> Iterator[_Chunk]:
         weights = scores.view(examples, heads, queries, most, length).softmax(-1, dtype=torch.float32)
         factor = None
         if dropout:
-            keep = draw_keep(weights.shape, dropout, query.device, seed + rows.start, torch.float32)
+            keep = draw_keep(weights.shape, dropout, seed + rows.start, torch.float32)
             factor = keep.mul_(1 / (1 - rounded(dropout)))
         yield _Chunk(rows, most, q, k, v, share[rows, None, :, :most, None].float(), weights, factor)
