@@ -5,6 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import torch._dynamo
+from torch import nn
 
 from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, objective_of, pack, spec
 from raysum.models.batch import Batch, Layout, Source, copied
@@ -34,6 +36,8 @@ SPECS = {
     **{name: partial(part, "raysum.systems", name) for name in SYSTEMS if name != "family"},
 }  # fmt: skip
 
+FAST = ("L/V", "t5 L/F", "graphsum")
+
 
 def packed_batch(pad: int) -> Batch:
     """Three examples with a graph; two have a title."""
@@ -44,14 +48,29 @@ def packed_batch(pad: int) -> Batch:
     return Batch(source, target, torch.tensor([0, 1, 2, 3, 4, 5, 8, 9, 10]))
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_no_value_is_read_on_the_host(name):
+def on_meta(name: str) -> tuple[nn.Module, Batch]:
+    """The objective of a system in training mode, and a batch, without values."""
     given = SPECS[name]()
     small = given if not isinstance(given, type) else given(vocabulary=40, **SYSTEMS[name])
     model = build_seeded(small).to("meta")
-    loss = objective_of(model, 0.1).train()(copied(packed_batch(small.marks.pad), torch.device("meta")))
-    loss.backward()
-    assert all(weight.grad is not None for weight in model.parameters() if weight.requires_grad)
+    return objective_of(model, 0.1).train(), copied(packed_batch(small.marks.pad), torch.device("meta"))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_no_value_is_read_on_the_host(name):
+    objective, batch = on_meta(name)
+    objective(batch).backward()
+    assert all(weight.grad is not None for weight in objective.parameters() if weight.requires_grad)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SPECS]
+)
+def test_forward_and_loss_are_one_graph_for_the_compiler(name):
+    objective, batch = on_meta(name)
+    torch._dynamo.reset()
+    explanation = torch._dynamo.explain(objective)(batch)
+    assert explanation.graph_break_count == 0, explanation.break_reasons
 
 
 def test_a_copied_batch_has_the_same_values_and_layout():

@@ -42,7 +42,7 @@ def attend(
         assert mask.shape[1] == 1, "all heads of an example share one mask"
         return _Dropped.apply(query, key, value, mask, dropout, draw_seed(query.device))
     bias = bias[(None,) * (4 - bias.dim())]
-    if torch.is_inference_mode_enabled():
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
         added = torch.where(mask, bias.float(), torch.finfo(torch.float32).min / 2).to(query.dtype)
         return F.scaled_dot_product_attention(query, key, value, added)
     elements = query.shape[1] * query.shape[2] * key.shape[2]
