@@ -64,6 +64,11 @@ class TrainConfig(Section):
         None, description="run that provides the initial weights, matched by name; for a bert, a published folder"
     )
     recompute: bool = Field(False, description="recompute layers in the backward pass, which saves memory")
+    compile: bool | None = Field(
+        None,
+        description="compile layers by torch.compile, for which a CPU needs a C++ compiler; None = on a GPU only; at "
+        "ZeRO-3, whose layers gather their weights, they stay uncompiled",
+    )
     check_hook_order: int = Field(
         1, ge=0, description="first steps that check the order of gradients on all workers, which ZeRO-2 and 3 need"
     )

@@ -87,6 +87,11 @@ class Layout:
         )
 
     @property
+    def chunk_counts(self) -> tuple[int, ...]:
+        """The counts for :func:`recomputation.chunks`; empty in torch.compile, whose graph must not depend on them."""
+        return () if torch.compiler.is_compiling() else self.counts
+
+    @property
     def first_token(self) -> Tensor:
         """[B]: the index of each example's first token."""
         return self.sizes.cumsum(0) - self.sizes

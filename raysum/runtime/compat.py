@@ -42,6 +42,18 @@ def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Ten
     return lambda x: onednn_linear(x, packed, bias)
 
 
+def compiled(function: "Callable[..., Any]", backend: Any) -> "Callable[..., Any]":
+    """Return ``function`` compiled by torch for inputs of all sizes.
+
+    By default, torch compiles again whenever two sizes that were equal differ.
+    """
+    import torch
+    from torch.fx.experimental import _config
+
+    _config.use_duck_shape = False
+    return torch.compile(function, backend=backend, dynamic=True)
+
+
 def load_deepspeed() -> None:
     """Import DeepSpeed without two unused parts that take seconds to minutes.
 

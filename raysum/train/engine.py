@@ -11,13 +11,14 @@ from raysum import systems
 from raysum.config.sections import OptimConfig
 from raysum.errors import UserError
 from raysum.models.adapters import adapt, is_adapter
+from raysum.models.kernels.compilation import compile_layers
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runs.folder import Checkpoint
 from raysum.runtime.compat import load_deepspeed
 from raysum.train.checkpoints import needs_conversion
 from raysum.train.group import agreed, from_all_ranks
 from raysum.train.job_spec import JobSpec
-from raysum.train.optim import engine_config
+from raysum.train.optim import compiles, engine_config
 
 
 def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
@@ -33,11 +34,13 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     new = {*(checkpoint.state["new"] if checkpoint else start.new if start else ())}
     if config.adapters.rank:
         adapt(model, config.adapters, new)
+    is_converted = checkpoint is not None and needs_conversion(checkpoint, world)
+    settings = engine_config(config, world, torch.cuda.is_available(), is_converted)
+    if compiles(config, torch.cuda.is_available()):
+        compile_layers(model)
     if config.train.recompute:
         recompute_layers(model)
     objective = systems.objective(config.model, model, config.train.label_smoothing)
-    is_converted = checkpoint is not None and needs_conversion(checkpoint, world)
-    settings = engine_config(config, world, torch.cuda.is_available(), is_converted)
     groups = parameter_groups(objective, config.optim, new)
     engine, *_ = deepspeed.initialize(model=objective, model_parameters=groups, config=settings)
     if engine.zero_optimization_stage() == 0:  # stage 0 ignores `grad_accum_dtype`

@@ -49,6 +49,7 @@ _RUNNING = {
     "log_every",
     "trackers",
     "recompute",
+    "compile",
 }
 _CHECKING = {"validate_every", "validate_examples", "save_every", "save_minutes", "check_hook_order"}
 _CHANGEABLE: Any = {**dict.fromkeys(("decode", "data", "mixed", "out", "run"), True), "train": _RUNNING | _CHECKING}

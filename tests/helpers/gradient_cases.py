@@ -15,7 +15,7 @@ from raysum import systems
 from raysum.config.sections import Config
 from raysum.data.dataset import Dataset
 from raysum.models.adapters import adapt
-from raysum.models.kernels import cross_entropy, linear, recomputation
+from raysum.models.kernels import compilation, cross_entropy, linear, recomputation
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runs.folder import Run
 from raysum.stream.loader import batches
@@ -29,6 +29,7 @@ OFFLOADED = {
 WET = {"dropout": 0.1, "attention_dropout": 0.1}
 SMALL = {"width": 16, "ffn": 24, "heads": 2, **WET}
 FAMILY = {**SMALL, "pooling_heads": 2, "ffn_dropout": 0.1}
+DRY = {"dropout": 0.0, "attention_dropout": 0.0, "ffn_dropout": 0.0}
 T5 = {"norm": "rms", "bias": False, "places": "relative", "gated": True}
 UMT5 = {**T5, "layer_distances": True, "source_embedding": True}
 BART = {"places": "learned", "source_places": 300, "target_places": 300, "activation": "gelu", "embedding_norm": True}
@@ -69,6 +70,11 @@ CASES: dict[str, Case] = {
     "alignment": _other("predictor", "alignment", width=16, ffn=24, heads=2, dropout=0.1),
 }
 
+COMPILED = {
+    "compiled": _family("L/P", DRY, train={"compile": True}),
+    "compiled, recomputed": _family("L/P", DRY, train={"compile": True, "recompute": True}),
+}
+
 
 def write_datasets(folder: Path) -> None:
     """One of each kind into ``folder``, each example of another size than its neighbours."""
@@ -83,6 +89,7 @@ def low_thresholds() -> Iterator[None]:
         torch.random.fork_rng(),
         mock.patch.multiple(linear, _LEAST_MATRIX=500, _LEAST_WORK=20_000),
         mock.patch.object(cross_entropy, "_CHUNK", 16),
+        mock.patch.object(compilation, "BACKEND", "aot_eager"),
         mock.patch.object(recomputation, "_ELEMENTS", {"cpu": 2_000}),
     ):
         yield
@@ -90,7 +97,7 @@ def low_thresholds() -> Iterator[None]:
 
 def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS) -> JobSpec:
     """The job of case ``name`` on the datasets in ``folder``, at a ZeRO stage or one of ``OFFLOADED``."""
-    kind, sections = CASES[name]
+    kind, sections = (CASES | COMPILED)[name]
     zero = {"stage": min(stage, 3), **{part: {"device": "cpu"} for part in OFFLOADED.get(stage, [])}}
     dataset = Dataset.open(folder / kind)
     start = {"init_from": str(folder / "start")} if "adapters" in sections else {}

@@ -131,6 +131,11 @@ def test_two_processes_train_as_one(folder):
     check(folder, 2, 2, [*((name, 2, False) for name in CASES), *other_stages])
 
 
+@pytest.mark.slow
+def test_two_processes_with_compiled_layers_train_as_one(folder):
+    check(folder, 2, 2, [*(("compiled", stage, False) for stage in STAGES), ("compiled, recomputed", 2, False)])
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_with_states_in_cpu_memory_train_as_one(folder):

@@ -74,7 +74,7 @@ def test_fusion_dropout_keeps_the_mean_and_repeats_with_the_seed():
 def test_chunks_cover_all_examples_within_the_budget(monkeypatch):
     monkeypatch.setitem(recomputation._ELEMENTS, "cpu", 60)
     counts = (1, 1, 4, 1, 2, 3, 9)
-    found = list(recomputation.chunks(counts, 10, torch.device("cpu")))
+    found = list(recomputation.chunks(counts, 9, 10, torch.device("cpu")))
     assert [example for rows, _ in found for example in range(rows.start, rows.stop)] == list(range(7))
     for rows, most in found:
         assert most == max(counts[rows])

@@ -31,6 +31,21 @@ def test_a_packed_matrix_gives_the_plain_product():
     assert compat.packed_linear(weight.bfloat16(), bias.bfloat16()) is None
 
 
+def test_compiled_functions_serve_all_sizes_also_after_deepspeed_is_loaded():
+    compat.load_deepspeed()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    function = compat.compiled(lambda left, right: left.sum() * right, backend)
+    for sizes in ((4, 4), (5, 5), (6, 7)):
+        left, right = (torch.ones(size) for size in sizes)
+        assert torch.equal(function(left, right), left.sum() * right)
+    assert len(graphs) == 1
+
+
 def test_the_search_path_is_absolute_and_in_order(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["b", "/a", "", "b", "/a"])

@@ -117,7 +117,7 @@ class FlatAttention(nn.Module):
         padded = layout.to_source(self.words.source(memory.tokens))
         key, value = (part.contiguous() for part in split_heads(padded, self.words.heads, 2))
         return FlatKeys(
-            layout.counts,
+            layout.chunk_counts,
             key,
             value,
             layout.source_mask[:, None],

@@ -46,7 +46,7 @@ class GridKeys(WordKeys):
         grid = key.transpose(-1, -2).contiguous(), value.contiguous(), layout.grid_mask
         text = None if memory.text is None else memory.token_mask
         ids = layout.to_grid(memory.source.ids)
-        return cls(layout.counts, *grid, ids, layout.paragraph_mask, *more, text=text)
+        return cls(layout.chunk_counts, *grid, ids, layout.paragraph_mask, *more, text=text)
 
     @property
     def by_head(self) -> Tensor:

@@ -48,7 +48,8 @@ class VerticalAttention(nn.Module):
         layout = memory.source.layout
         grid = layout.to_grid(self.word_source(memory.tokens)).view(*layout.grid_mask.shape, 2, self.heads, -1)
         key, value = grid.permute(3, 0, 1, 4, 2, 5)
-        return VerticalKeys(layout.counts, key, value, layout.grid_mask, layout.to_grid(memory.source.ids), text=None)
+        ids = layout.to_grid(memory.source.ids)
+        return VerticalKeys(layout.chunk_counts, key, value, layout.grid_mask, ids, text=None)
 
     def forward(self, x: Tensor, keys: VerticalKeys) -> tuple[Tensor, WordAttention]:
         (words,) = split_heads(self.word_query(x), self.heads, 1)
@@ -98,12 +99,12 @@ class DynamicParagraphs(Matrix):
         random = bool(self.dropout.active or self.attention_dropout.active)
         parameters = self.weight, self.bias, self.norm_weight, self.norm_bias
         parts = []
-        for rows, most in chunks(keys.counts, words.shape[2] * folded.shape[3], words.device):
+        widest = keys.mask.shape[1]
+        for rows, most in chunks(keys.counts, widest, words.shape[2] * folded.shape[3], words.device):
             queries = (part[rows] for part in (words, folded, constant))
             source = (part[rows, :most] for part in (keys.key, keys.value, keys.mask))
             parts.append(recompute(self._summarize, *queries, *source, *parameters, random=random))
         mixed, mass, shares = zip(*parts, strict=True)
-        widest = keys.mask.shape[1]
         share = torch.cat([F.pad(share, (0, widest - share.shape[-1])) for share in shares])
         return torch.cat(mixed), torch.cat(mass), share
 

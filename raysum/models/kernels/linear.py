@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.errors import UserError
+from raysum.models.kernels.device import has_cpu_kernels
 from raysum.runtime.compat import onednn_linear, packed_linear
 
 _LEAST_PACKED = 1 << 16  # elements of a matrix that gains from prepacking
@@ -48,7 +49,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _has_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
-        x.device.type == "cpu"
+        has_cpu_kernels(x.device)
         and x.dtype == weight.dtype == torch.float32
         and torch.backends.mkldnn.is_available()
         and not torch.is_autocast_enabled("cpu")

@@ -16,12 +16,16 @@ def max_elements(device: torch.device) -> int:
     return _ELEMENTS.get(device.type, _ELEMENTS_ELSEWHERE)
 
 
-def chunks(counts: Sequence[int], per_paragraph: int, device: torch.device) -> Iterator[tuple[slice, int]]:
+def chunks(counts: Sequence[int], widest: int, per_paragraph: int, device: torch.device) -> Iterator[tuple[slice, int]]:
     """Yield slices of neighbouring examples, and the most paragraphs of an example in each.
 
     A chunk that is padded to that number stays within ``max_elements``, unless it is a single example. ``counts`` [B]
-    are the paragraphs of each example; a paragraph takes ``per_paragraph`` elements.
+    are the paragraphs of each example, at most ``widest``; a paragraph takes ``per_paragraph`` elements. torch.compile
+    gets one chunk, because its graph must not depend on the counts.
     """
+    if torch.compiler.is_compiling():
+        yield slice(0, None), widest
+        return
     budget = max_elements(device)
     start, most = 0, 0
     for stop, count in enumerate(counts):
@@ -39,8 +43,10 @@ def by_chunks(function: Callable[..., Any], *arrays: Any, elements: int, random:
     ``arrays`` are cut along their first axis, except None and those of length 1, which all examples share. The largest
     inner array of ``function`` has ``elements`` elements of each example.
     """
+    if torch.compiler.is_compiling():  # one chunk
+        return recompute(function, *arrays, random=random)
     parts = []
-    for rows, _ in chunks([1] * len(arrays[0]), elements, arrays[0].device):
+    for rows, _ in chunks([1] * len(arrays[0]), 1, elements, arrays[0].device):
         inputs = [array if array is None or len(array) == 1 else array[rows] for array in arrays]
         parts.append(recompute(function, *inputs, random=random))
     return torch.cat(parts) if isinstance(parts[0], Tensor) else tuple(map(torch.cat, zip(*parts, strict=True)))
@@ -57,18 +63,22 @@ def recompute(function: Callable[..., Any], *tensors: Tensor | None, random: boo
 
 
 def recompute_layers(model: nn.Module) -> None:
-    """Let every layer of ``model``, a member of its lists of modules, keep only its inputs for backward.
+    """Let every layer of ``model`` keep only its inputs for backward.
 
     Losses and gradients are the same bit for bit.
     """
+    for layer, name in layer_functions(model):
+        layer.__dict__[name] = _recomputed(getattr(layer, name))
+
+
+def layer_functions(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Yield the layers of ``model``, members of its lists of modules, with the names of their functions."""
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     for path, layers in lists.items():
         if any(path.startswith(f"{other}.") for other in lists):
             continue  # inside a layer
         for layer in layers:
-            for name in ("forward", "project_source"):
-                if hasattr(layer, name):
-                    layer.__dict__[name] = _recomputed(getattr(layer, name))
+            yield from ((layer, name) for name in ("forward", "project_source") if hasattr(layer, name))
 
 
 def _recomputed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -130,7 +130,7 @@ class HierarchicalAttention(ParallelAttention):
             keys.value.flatten(0, 1)[:, None],
             dropped.flatten(0, 1),
             keys.mask.flatten(1).repeat_interleave(heads, 0),
-            tuple(count for count in keys.counts for _ in range(heads)),
+            keys.counts,
             self.dropout.active,
         ).view_as(over_paragraphs)
         both = torch.cat([self.paragraphs.merged(over_paragraphs), self.words.merged(over_words)], -1)

@@ -37,7 +37,7 @@ class PrefixKeys(SourceKeys):
         key, value = (part.contiguous() for part in split_heads(kv, heads, 2))
         most = layout.paragraph_mask.shape[1]
         rank = layout.rank[layout.token_paragraph][tokens].masked_fill(~mask[..., None], most)
-        return cls(layout.counts, key, value, mask, rank, layout.sizes, most, **more)
+        return cls(layout.chunk_counts, key, value, mask, rank, layout.sizes, most, **more)
 
     def sum_up(self, weights: Tensor) -> Tensor:
         """Return [B, Q, M]: the ``weights`` [B, Q, R], divided among their tokens, summed by paragraph."""

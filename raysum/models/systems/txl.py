@@ -85,7 +85,7 @@ class RelativeAttention(nn.Module):
         distances = torch.arange(self.memory + self.segment, device=x.device)
         codes = self.position(sinusoids(distances, x.shape[-1], self.sinusoid).to(x.dtype))
         codes = split_heads(codes[None], self.heads, 1)[0][0]
-        longest = max(layout.tokens)
+        longest = layout.source_mask.shape[1]
         before = torch.arange(-min(self.memory, (longest - 1) // self.segment * self.segment), 0, device=x.device)
         old = split_heads(past[(rows.first[:, None] + before).clamp(min=0)], self.heads, 2)
         query, *new = split_heads(rows.pad(torch.cat([self.query(x), kv], 1)), self.heads, 3)
