@@ -17,7 +17,6 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.base import PresetBench, Row, alone
-from raysum.bench.inputs import batch_of
 from raysum.bench.machine import DTYPES, Costs, Machine, measure, timed
 from raysum.config.sections import Config
 from raysum.decode.beam import beam_search
@@ -26,6 +25,7 @@ from raysum.importing.huggingface.saving import published_config
 from raysum.models.batch import move
 from raysum.models.kernels.linear import check_int8, optimize_for_inference
 from raysum.runtime.placement import device
+from raysum.stream.random_rows import batch_of
 from raysum.tokenizers.special_tokens import PUBLISHED
 
 PEERS = ("transformers", "ctranslate2")

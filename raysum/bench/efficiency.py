@@ -10,7 +10,6 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.base import PresetBench, Row
-from raysum.bench.inputs import batch_of
 from raysum.bench.machine import Machine, timed
 from raysum.bench.train import training_step
 from raysum.config.sections import Config
@@ -18,6 +17,7 @@ from raysum.config.sizes import megabytes
 from raysum.models.batch import move
 from raysum.runtime.placement import device
 from raysum.runtime.processes import forget_peak, peak_rss_mb
+from raysum.stream.random_rows import batch_of
 
 _VALIDATION_BATCH = 4  # examples
 _GROWTH = 4  # the next size is at most so many times the largest known size

@@ -19,7 +19,6 @@ from raysum import systems
 from raysum.bench.base import Bench, BenchResult, PresetBench, Row, alone, as_cell
 from raysum.bench.checkpoint import CheckpointBench
 from raysum.bench.decode import DecodeBench
-from raysum.bench.inputs import batch_of
 from raysum.bench.machine import Machine, measure
 from raysum.bench.stream import StreamBench
 from raysum.bench.train import TrainBench, training_step
@@ -30,6 +29,7 @@ from raysum.pages.parts import conclusion, document, note, numbers, section
 from raysum.runtime.placement import device
 from raysum.runtime.progress import say
 from raysum.runtime.storage import check_writable, writing
+from raysum.stream.random_rows import batch_of
 
 _LOSS_LIMITS = {"bf16": 1e-2, "fp32": 1e-4}  # largest relative difference of a loss to the CPU's in fp32
 _SCORE_LIMIT = 1e-3  # largest difference of a hypothesis's score to the CPU's

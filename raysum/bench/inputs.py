@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from raysum import systems
-from raysum.config.decoding import SourceConfig
 from raysum.config.sections import Config
 from raysum.data.dataset import ROW_GROUP, Dataset
 from raysum.data.recipe import Recipe
@@ -19,26 +18,15 @@ from raysum.examples.factbook import corpus
 from raysum.prepare.cluster import Cluster, read_cluster
 from raysum.sources.find import find_sources
 from raysum.sources.record import Rejected
+from raysum.stream.random_rows import random_row, random_rows
 from raysum.tokenizers.sentence_piece import Vocabulary
-from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 
 _REPEATED, _SHARD = 1024, 4  # generated rows, and how often a shard repeats them
 
 
-def batch_of(config: Config, examples: int, target_tokens: int, seed: int = 0) -> Any:
-    """Return a batch of ``examples`` as large as ``config.source`` allows, with targets of ``target_tokens``."""
-    kind = systems.kind(config.model)
-    return kind.collate(kind.pack(_rows(config, examples, target_tokens, seed), limits_of(config, target_tokens)))
-
-
-def limits_of(config: Config, target_tokens: int) -> SourceConfig:
-    """Return the source limits for targets of ``target_tokens`` tokens after the start."""
-    return config.source.model_copy(update={"target_tokens": target_tokens + 1})
-
-
 def full_size(folder: Path, config: Config, target_tokens: int) -> Dataset:
     """Write a dataset of such rows to ``folder``."""
-    form, rows = systems.kind(config.model).dataset_kinds[0], _rows(config, 2 * ROW_GROUP, target_tokens, 0)
+    form, rows = systems.kind(config.model).dataset_kinds[0], random_rows(config, 2 * ROW_GROUP, target_tokens, 0)
     graph: Any = "none" if form != "summarization" else "similarity"
     return _write_dataset(folder, [table_of(rows, form)], form, graph=graph)
 
@@ -74,34 +62,10 @@ def _write_dataset(folder: Path, tables: list[pa.Table], form: str, **choices: A
     return writer.finish([writer.add(f"{number:05d}", "train", part) for number, part in enumerate(parts)])
 
 
-def _rows(config: Config, count: int, target_tokens: int, seed: int) -> list[Row]:
-    random, source = np.random.default_rng(seed), config.source
-    sizes = [source.paragraph_tokens] * source.max_paragraphs
-    return [_row(random, getattr(config.model, "vocabulary", 100), sizes, target_tokens) for _ in range(count)]
-
-
 def _wikisum_row(random: np.random.Generator, name: str) -> Row:
     paragraphs, target = np.clip([random.normal(38, 6), random.lognormal(4.7, 0.6)], [3, 10], [40, 400]).astype(int)
     sizes = random.gamma(4, 70 / 4, paragraphs).clip(8, 100).astype(int).tolist()
-    row: Any = {key: value for key, value in _row(random, 60, sizes, target).items() if not key.startswith("graph")}
+    whole = random_row(random, 60, sizes, target)
+    row: Any = {key: value for key, value in whole.items() if not key.startswith("graph")}
     texts = ["".join(map(chr, random.integers(97, 123, 4 * size))) for size in sizes]
     return row | {"id": name, "text": texts}
-
-
-def _row(random: np.random.Generator, vocabulary: int, sizes: Sequence[int], target_tokens: int) -> Row:
-    """Return random tokens: paragraphs of ``sizes``, each with an edge to every other."""
-    paragraphs, marks, first = len(sizes), PUBLISHED, len(SPECIAL_PIECES)
-    edges = np.indices((paragraphs, paragraphs)).reshape(2, -1)
-    return {
-        "id": "",
-        "ids": random.integers(first, vocabulary, sum(sizes)),
-        "title_tokens": 0,
-        "paragraph_offsets": np.concatenate([[0], np.cumsum(sizes)]),
-        "target_ids": np.array([marks.start, *random.integers(first, vocabulary, target_tokens - 1), marks.end]),
-        "graph_row": edges[0],
-        "graph_col": edges[1],
-        "graph_value": random.random(edges.shape[1]),
-        "text": [""] * paragraphs,
-        "summary": "",
-        "labels": random.integers(2, size=paragraphs),
-    }

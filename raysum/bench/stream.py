@@ -118,7 +118,7 @@ def _driver_memory(stream: Stream, ranks: int) -> Row:
 
 def _stream(dataset: Dataset, config: Config, micro_batches: int) -> Stream:
     train = config.train
-    plans = PlanSettings(train.batch_tokens, micro_batches, train.window, train.seed)
+    plans = PlanSettings(train.most_tokens, micro_batches, train.window, train.seed)
     return Stream(dataset.address, "train", config.source, plans, kind_of(config.model, dataset))
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from raysum import systems
 from raysum.bench.base import BenchResult, PresetBench, Row
-from raysum.bench.inputs import batch_of, full_size, limits_of
+from raysum.bench.inputs import full_size
 from raysum.bench.machine import DTYPES, Costs, Machine, measure, timed
 from raysum.config.sections import Config
 from raysum.models.batch import move
@@ -25,6 +25,7 @@ from raysum.runtime.storage import writing
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches
 from raysum.stream.plan import PlanSettings
+from raysum.stream.random_rows import batch_of, limits_of
 from raysum.stream.stream import Stream
 
 ENDLESS = 100_000  # more steps than any benchmark runs

@@ -18,7 +18,11 @@ class TrainConfig(Section):
 
     steps: Count = Field(1000, description="optimizer steps")
     minutes: Minutes | None = Field(None, description="stop after this many minutes; `train auto` fits steps to it")
-    batch_tokens: Count = Field(8000, description="maximum source + target tokens of a micro-batch")
+    batch_tokens: Count | Literal["auto"] = Field(
+        8000,
+        description="maximum source + target tokens of a micro-batch; auto = as many as fit into 80 % of the memory "
+        "that is free on this machine at the start",
+    )
     micro_batches: Size = Field(8, description="micro-batches of a step (A); a multiple of the number of workers")
     label_smoothing: Share = 0.1
     seed: int = Field(0, ge=0, lt=2**32)
@@ -73,6 +77,12 @@ class TrainConfig(Section):
         1, ge=0, description="first steps that check the order of gradients on all workers, which ZeRO-2 and 3 need"
     )
     window: Count = Field(64, description="number of row groups that are shuffled and bucketed by length together")
+
+    @property
+    def most_tokens(self) -> int:
+        """``batch_tokens`` of a training; ``auto`` became a number before."""
+        assert self.batch_tokens != "auto", "job_spec_of replaces it"
+        return self.batch_tokens
 
     @property
     def best_metric(self) -> str:

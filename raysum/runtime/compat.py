@@ -7,7 +7,8 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,31 @@ def compiled(function: "Callable[..., Any]", backend: Any) -> "Callable[..., Any
 
     _config.use_duck_shape = False
     return torch.compile(function, backend=backend, dynamic=True)
+
+
+def peak_memory(known: "Iterable[Tensor]") -> Any:
+    """Return a context whose ``most`` is the most bytes of tensors that its block has at once, except the ``known``."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Peak(TorchDispatchMode):
+        now = most = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            results = function(*args, **(kwargs or {}))
+            for result in results if isinstance(results, tuple | list) else [results]:
+                if isinstance(result, torch.Tensor) and (storage := result.untyped_storage()) not in storages:
+                    storages.add(storage)
+                    self.add(storage.nbytes())
+                    weakref.finalize(storage, self.add, -storage.nbytes())
+            return results
+
+        def add(self, size: int) -> None:
+            self.now += size
+            self.most = max(self.most, self.now)
+
+    storages = weakref.WeakSet(tensor.untyped_storage() for tensor in known)
+    return Peak()
 
 
 def load_deepspeed() -> None:

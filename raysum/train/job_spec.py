@@ -69,8 +69,9 @@ def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpe
     that the model reads, or the config validates and the dataset has no row for it.
     """
     model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
+    config = _with_batch_tokens(config.model_copy(update={"model": model}), run)
     settings, kind = config.train, kind_of(model, dataset)
-    batching = PlanSettings(settings.batch_tokens, settings.micro_batches, settings.window, settings.seed)
+    batching = PlanSettings(settings.most_tokens, settings.micro_batches, settings.window, settings.seed)
     datasets = [dataset, *map(Dataset.open, config.mixed)]
     for number, other in enumerate(datasets[1:], 1):
         _check_mixed(other, datasets[:number])
@@ -90,13 +91,27 @@ def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpe
     init_from = None if done else settings.init_from
     return JobSpec(
         run,
-        config.model_copy(update={"model": model}),
+        config,
         tuple(each.fingerprint for each in datasets),
         train=replace(train, origin=(epoch, done - position)),
         valid=valid if has_valid else None,
         start=Start.of(init_from, model, dataset.vocabulary_hash) if init_from else None,
         metric=_metric_of(config, dataset) if settings.best_by != "loss" else None,
     )
+
+
+def _with_batch_tokens(config: Config, run: Run) -> Config:
+    """Return ``config`` with a number of ``train.batch_tokens``: for ``auto`` that of the run, if it was trained."""
+    if config.train.batch_tokens != "auto":
+        return config
+    if run.latest():
+        tokens = run.config.train.batch_tokens
+    else:
+        from raysum.train.memory import fitting_tokens  # loads torch
+
+        tokens = fitting_tokens(config)
+        say(f"train.batch_tokens=auto: {tokens:,} tokens of a micro-batch fit into the memory")
+    return config.model_copy(update={"train": config.train.model_copy(update={"batch_tokens": tokens})})
 
 
 def _check_mixed(other: Dataset, earlier: Sequence[Dataset]) -> None:

@@ -112,7 +112,7 @@ def write_labels(run: Run, dataset: Dataset, config: Config) -> Dataset:
     dataset.check_shards()  # here, because actors do not raise readable messages
     settings, trained, tokenizer = config.train, run.config, load_tokenizer(dataset.vocabulary_path)
     limits = {"train": settings.label_examples, "valid": settings.validate_examples}
-    batching = PlanSettings(trained.train.batch_tokens, trained.train.micro_batches)
+    batching = PlanSettings(trained.train.most_tokens, trained.train.micro_batches)
     stream = Stream(dataset.address, "train", trained.source, batching, kind_of(trained.model, dataset))
     streams = [replace(stream, split=split, examples=limits[split]) for split in limits if split in dataset.splits]
     session = ray_session(settings.address, settings.workers + 1, "train") if settings.workers else nullcontext()
