@@ -71,7 +71,7 @@ class TrainConfig(Section):
     compile: bool | None = Field(
         None,
         description="compile layers by torch.compile, for which a CPU needs a C++ compiler; None = on a GPU only; at "
-        "ZeRO-3, whose layers gather their weights, they stay uncompiled",
+        "ZeRO-3, whose layers gather their weights, and in a tdmca or txl they stay uncompiled",
     )
     check_hook_order: int = Field(
         1, ge=0, description="first steps that check the order of gradients on all workers, which ZeRO-2 and 3 need"

@@ -18,7 +18,7 @@ from raysum.runtime.compat import load_deepspeed
 from raysum.train.checkpoints import needs_conversion
 from raysum.train.group import agreed, from_all_ranks
 from raysum.train.job_spec import JobSpec
-from raysum.train.optim import compiles, engine_config
+from raysum.train.optim import compiles_layers, engine_config
 
 
 def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
@@ -36,7 +36,7 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
         adapt(model, config.adapters, new)
     is_converted = checkpoint is not None and needs_conversion(checkpoint, world)
     settings = engine_config(config, world, torch.cuda.is_available(), is_converted)
-    if compiles(config, torch.cuda.is_available()):
+    if compiles_layers(config, torch.cuda.is_available()):
         compile_layers(model)
     if config.train.recompute:
         recompute_layers(model)

@@ -53,6 +53,8 @@ class TdmcaSpec(TransformerSpec):
 
     MODEL: ClassVar = "raysum.models.systems.tdmca:Tdmca"
 
+    compiles: ClassVar = False
+
     system: Literal["tdmca"] = "tdmca"
     layers: str = Field("LMLML", max_length=1000, description="one letter per layer: L or M")
     block: Size = Field(256, description="tokens of a block of an L layer")
@@ -75,6 +77,7 @@ class TxlSpec(TransformerSpec):
     MODEL: ClassVar = "raysum.models.systems.txl:TransformerXL"
 
     recomputes: ClassVar = False  # its layers remember earlier segments
+    compiles: ClassVar = False
 
     system: Literal["txl"] = "txl"
     layers: Layers = 3
