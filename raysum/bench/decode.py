@@ -24,6 +24,7 @@ from raysum.errors import UserError
 from raysum.importing.huggingface.saving import published_config
 from raysum.models.batch import move
 from raysum.models.kernels.linear import check_int8, optimize_for_inference
+from raysum.runtime.lanes import in_lanes, lanes_of
 from raysum.runtime.placement import device
 from raysum.stream.random_rows import batch_of
 from raysum.tokenizers.special_tokens import PUBLISHED
@@ -106,6 +107,7 @@ class DecodeBench(PresetBench):
         if search.tool:
             way = "{compute_type} {inter_threads}x{intra_threads}".format(**options) if options else None
             return row | {"way": way}
+        torch.set_num_threads(1)  # so that only this thread works, which counts
         with Costs() as costs:
             run()
         row["limit_share"] = costs.least_seconds(machine, search.dtype) / seconds
@@ -148,11 +150,12 @@ def _raysum(search: Search, source: Any) -> Callable[[], Any]:
     forced = {"num_beams": search.beams, "min_length": search.length, "max_length": search.length}
     decode = search.config.decode.model_copy(update=forced)
 
-    def run() -> None:
+    def found(part: Any) -> list[Any]:
         with torch.inference_mode():
-            beam_search(model, model.encode(inputs), decode)
+            return [beam_search(model, model.encode(part), decode)]
 
-    return run
+    parts = inputs.split(len(inputs.ids) // min(lanes_of(device()), search.batch))
+    return lambda: [*in_lanes(found, parts, device())]
 
 
 def _transformers(search: Search, source: Any) -> Callable[[], Any]:

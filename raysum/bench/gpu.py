@@ -82,6 +82,7 @@ class GpuBench(PresetBench):
         more: dict[str, Any]
         if stage == "training":
             more = {"steps": max(self.steps // 2, 1), "examples": self.examples, "target_tokens": self.target_tokens}
+            more["compiled"] = [False, True] if device().type == "cuda" else [False]
             return TrainBench(**common, **more, dtypes=[self.dtype], threads=self.threads)
         if stage == "decoding":
             more = {"batches": self.batches, "threads": [self.threads], "length": self.length}

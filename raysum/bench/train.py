@@ -19,6 +19,7 @@ from raysum.bench.inputs import full_size
 from raysum.bench.machine import DTYPES, Costs, Machine, measure, timed
 from raysum.config.sections import Config
 from raysum.models.batch import move
+from raysum.models.kernels.compilation import compile_layers
 from raysum.runtime.placement import device
 from raysum.runtime.processes import hushed, peak_rss_mb
 from raysum.runtime.storage import writing
@@ -27,6 +28,7 @@ from raysum.stream.loader import batches
 from raysum.stream.plan import PlanSettings
 from raysum.stream.random_rows import batch_of, limits_of
 from raysum.stream.stream import Stream
+from raysum.train.optim import compiles_layers
 
 ENDLESS = 100_000  # more steps than any benchmark runs
 
@@ -37,6 +39,7 @@ class TrainBench(PresetBench):
     NAME: ClassVar[str] = "train"
     presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
     dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1)
+    compiled: list[bool] = Field([False], min_length=1, description="whether layers are compiled (train.compile)")
     paragraphs: list[int] = Field([], description="paragraphs per example, a row each; empty = the preset's number")
     examples: int = Field(4, gt=0, description="examples per step")
     target_tokens: int = Field(140, gt=1, description="tokens of each target; WikiSum's have about 140")
@@ -46,17 +49,22 @@ class TrainBench(PresetBench):
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
         counts: list[int | None] = [*self.paragraphs] or [None]
-        return [(*preset, dtype, count) for preset, dtype, count in product(self.configs(), self.dtypes, counts)]
+        variants = product(self.configs(), self.dtypes, self.compiled, counts)
+        return [(*preset, dtype, compiled, count) for preset, dtype, compiled, count in variants]
 
     def machine(self) -> Machine:
         return measure(self.threads, [*self.dtypes])
 
-    def row(self, machine: Machine, preset: str, config: Config, dtype: str, paragraphs: int | None) -> Row:
+    def row(
+        self, machine: Machine, preset: str, config: Config, dtype: str, compiled: bool, paragraphs: int | None
+    ) -> Row:
         """Return the figures of one model, measured in this process; the median step counts."""
         torch.set_num_threads(self.threads)
         if paragraphs:
             changes = {"max_paragraphs": paragraphs, "max_tokens": None}
             config = config.model_copy(update={"source": config.source.model_copy(update=changes)})
+        if compiled:
+            config = config.model_copy(update={"train": config.train.model_copy(update={"compile": True})})
         inputs = batch_of(config, self.examples, self.target_tokens)
         step, costs = training_step(config, move(inputs, device()), dtype)
         for _ in range(2):
@@ -69,6 +77,7 @@ class TrainBench(PresetBench):
         row = {
             "preset": preset,
             "dtype": dtype,
+            "compiled": compiled,
             "threads": self.threads,
             "paragraphs": len(inputs.source.lengths) // self.examples,
             "source_tokens_per_s": source_tokens / seconds,
@@ -130,7 +139,10 @@ def training_step(
     """
     target = target or device()
     torch.manual_seed(0)
-    objective = systems.objective(config.model, systems.build(config.model), config.train.label_smoothing)
+    model = systems.build(config.model)
+    if compiles_layers(config):
+        compile_layers(model)
+    objective = systems.objective(config.model, model, config.train.label_smoothing)
     objective.to(target)
     optimizer = torch.optim.Adam(objective.parameters(), lr=rate, fused=True)
     autocast = torch.autocast(target.type, DTYPES[dtype], enabled=dtype != "fp32")

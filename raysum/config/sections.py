@@ -68,9 +68,9 @@ class TrainConfig(Section):
         None, description="run that provides the initial weights, matched by name; for a bert, a published folder"
     )
     recompute: bool = Field(False, description="recompute layers in the backward pass, which saves memory")
-    compile: bool | None = Field(
-        None,
-        description="compile layers by torch.compile, for which a CPU needs a C++ compiler; None = on a GPU only; at "
+    compile: bool = Field(
+        False,
+        description="compile layers by torch.compile, meant for a GPU; on a CPU it needs a C++ compiler; at "
         "ZeRO-3, whose layers gather their weights, and in a tdmca or txl they stay uncompiled",
     )
     check_hook_order: int = Field(

@@ -37,7 +37,7 @@ from raysum.prepare.learned import LearnedRanker
 from raysum.prepare.row_builder import Rejected, prepare_example
 from raysum.runs.folder import Run
 from raysum.runs.restore import restore, restore_predictor, restore_ranker
-from raysum.runtime.lanes import in_lanes
+from raysum.runtime.lanes import in_lanes, lanes_of
 from raysum.runtime.placement import device as find_device
 from raysum.runtime.processes import keep_freed_memory, return_freed_memory
 from raysum.runtime.progress import bar, say
@@ -255,7 +255,8 @@ class Summarizer:
                 for event in self._batch_steps(rows, batch, settings, betas, is_cancelled):
                     yield event if isinstance(event, SummarizedRow) else None
 
-        batches = self._batches(rows, -(-min(len(rows), settings.batch_examples) // 2))
+        together = min(len(rows), settings.batch_examples)
+        batches = self._batches(rows, -(-together // lanes_of(self._device)))
         summaries: dict[int, list[Summary]] = {}
         shown = bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext()
         with shown as updated:

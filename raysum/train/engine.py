@@ -36,7 +36,7 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
         adapt(model, config.adapters, new)
     is_converted = checkpoint is not None and needs_conversion(checkpoint, world)
     settings = engine_config(config, world, torch.cuda.is_available(), is_converted)
-    if compiles_layers(config, torch.cuda.is_available()):
+    if compiles_layers(config):
         compile_layers(model)
     if config.train.recompute:
         recompute_layers(model)

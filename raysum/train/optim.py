@@ -177,10 +177,13 @@ def engine_config(config: Config, world: int, cuda: bool, universal: bool = Fals
     return merge(ours, config.deepspeed)
 
 
-def compiles_layers(config: Config, cuda: bool) -> bool:
-    """Return whether layers are compiled: by default on CUDA, and never at ZeRO-3, whose hooks interrupt them."""
-    wanted = cuda if config.train.compile is None else config.train.compile
-    return wanted and config.model.compiles and config.deepspeed.get("zero_optimization", {}).get("stage", 0) < 3
+def compiles_layers(config: Config) -> bool:
+    """Return whether layers are compiled: if asked for, and never at ZeRO-3, whose hooks interrupt them."""
+    return (
+        config.train.compile
+        and config.model.compiles
+        and config.deepspeed.get("zero_optimization", {}).get("stage", 0) < 3
+    )
 
 
 def precision(config: Config, cuda: bool) -> str:

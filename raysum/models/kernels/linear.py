@@ -79,7 +79,8 @@ def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
     """Return ``model`` with its linear layers, also a tied output layer, replaced as ``dtype`` requires.
 
     ``int8`` quantizes them and embeddings; ``fp32`` prepacks them on a CPU; other types change nothing. The model
-    cannot be trained or saved afterwards. Raises UserError for int8 if the model is not on a CPU, or torch has no int8 engine.
+    cannot be trained or saved afterwards. Raises UserError for int8 if the model is not on a CPU, or torch has no int8
+    engine.
     """
     if dtype not in ("fp32", "int8"):
         return model
