@@ -101,7 +101,7 @@ class DecodeConfig(Section):
     citing_layers: Annotated[list[Layer], Field(min_length=1, max_length=1000)] | None = Field(
         None, description="decoder layers whose attention gives citations: 1 is the first, -1 the last; None = all"
     )
-    batch_examples: Size = Field(16, description="examples decoded together")
+    batch_examples: Size = Field(16, description="examples decoded together; on a CPU two such batches at a time")
 
     @model_validator(mode="after")
     def _check(self) -> "DecodeConfig":

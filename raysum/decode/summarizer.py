@@ -255,8 +255,8 @@ class Summarizer:
                 for event in self._batch_steps(rows, batch, settings, betas, is_cancelled):
                     yield event if isinstance(event, SummarizedRow) else None
 
-        together = min(len(rows), settings.batch_examples)
-        batches = self._batches(rows, -(-together // lanes_of(self._device)))
+        size = min(settings.batch_examples, -(-len(rows) // lanes_of(self._device)))
+        batches = self._batches(rows, max(1, size))
         summaries: dict[int, list[Summary]] = {}
         shown = bar(total=len(rows), label="summarize", unit="example") if progress else nullcontext()
         with shown as updated:

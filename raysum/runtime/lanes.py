@@ -23,8 +23,8 @@ def in_lanes(
     """Yield the results of ``work`` for all ``parts``, done by :func:`lanes_of` threads that share those of torch.
 
     ``work`` yields None where it can be stopped: closing this iterator, or an error, stops it there. Threads of one
-    operation wait for each other after each, those of two parts do not: on two cores, searches of 16 examples took 0.77
-    (the quickstart's model), 0.91 (FT) and 0.82 (FT in int8) of the time.
+    operation wait for each other after each, those of two parts do not: on two cores, searches of 16 examples took 0.91
+    (FT) and 0.82 (FT in int8) of the time of one thread's, each part half of them.
     """
     threads, count = torch.get_num_threads(), min(lanes_of(device), len(parts))
     if count < 2:
