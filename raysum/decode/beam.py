@@ -134,8 +134,8 @@ def search_steps(
     terms: Sequence[Term] = (),
     options: SearchOptions = SearchOptions(),  # noqa: B008
 ) -> Steps[FinishedHypotheses]:
-    """Yield after each step, and return all finished hypotheses, scored by log-probability and terms that are not
-    final.
+    """Yield after each step, on a GPU mostly after each eighth; return all finished hypotheses, scored by
+    log-probability and terms that are not final.
 
     ``memory`` is the input of ``model.start``, with ``paragraph_mask`` [B, M]. At each step, hypotheses with EOS among
     the R best candidates finish, and the R best others continue. If all candidates of a hypothesis are blocked, it
@@ -154,6 +154,7 @@ def search_steps(
     most = None if settings.early_stopping is None else beams
     is_cancelled, penalty = options.is_cancelled, settings.diversity_penalty
     finished = FinishedHypotheses(len(mask), mask.device, options.marks.end, most)
+    interval, is_live = _interval(settings, options, mask.device), mask.new_ones(len(mask), dtype=torch.bool)
     for length in range(1, settings.max_length + 1):
         examples = live.history.examples
         logits, weights = model.step(live.tokens[..., -1].flatten(), state, attention=watch)
@@ -167,28 +168,45 @@ def search_steps(
         score, eos_score = log_prob / norm + parent_bonus, eos / norm + bonus
 
         better = torch.cat((eos_score, score), 1)[:, None] > eos_score[..., None]
-        ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams))
-        if ends.any():
+        ends = (eos > -torch.inf) & (stuck | (better.sum(-1) < beams)) & is_live[:, None]
+        if interval > 1 or ends.any():
             finished.add(live, ends, eos, eos_score, closed=True)
         live.extend(parent, token, log_prob)
-        alive = log_prob > -torch.inf
+        alive = (log_prob > -torch.inf) & is_live[:, None]
         if length == settings.max_length:
             finished.add(live, alive, log_prob, score)
+            finished.collect(is_live)
             break
         state.reorder(parent)
+        if interval == 1:  # the end of an example can depend on its finished hypotheses
+            finished.collect(is_live)
         is_live = alive.any(-1) & ~_is_over(settings, finished, examples, log_prob, parent_bonus, length)
+        if length % interval:
+            continue
         if is_cancelled and any(cancelled := [is_cancelled(example) for example in examples.tolist()]):
             stopped = torch.tensor(cancelled, device=mask.device)
             finished.add(live, alive & stopped[:, None], log_prob, score)
             is_live &= ~stopped
-        if not is_live.all():
-            index = is_live.nonzero().squeeze(1)
+        kept = finished.collect(is_live)
+        if not all(kept):
+            index = torch.tensor([number for number, one in enumerate(kept) if one], device=mask.device)
             if not len(index):
                 break
             state.keep(index)
             live.keep(index)
+            is_live = is_live[index]
         yield SearchStep(live, finished, is_ranked_later, options.searches)
     return finished
+
+
+def _interval(settings: DecodeConfig, options: SearchOptions, device: torch.device) -> int:
+    """Return after how many steps the host reads what has finished: 1 on a CPU, otherwise 8, because it waits for it.
+
+    Examples that are over are extended until then, without effect. It is also 1 if each step needs the host: for the
+    names of a constraint, or finished hypotheses in ``early_stopping``.
+    """
+    is_simple = settings.early_stopping in (None, True) or settings.num_beams == 1
+    return 8 if device.type != "cpu" and is_simple and not options.constraint else 1
 
 
 def _is_over(

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import accumulate, chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,12 +74,27 @@ class LiveHypotheses:
             self.names.keep(index)
 
 
+@dataclass(frozen=True)
+class _Added:
+    """Hypotheses of live examples [B', R] at one step, of which those ``chosen`` have finished."""
+
+    examples: Tensor  # [B']
+    sums: tuple[Tensor, ...]
+    is_closed: bool
+    columns: tuple[Tensor, ...]  # [B', R] each: chosen, log-probability, score, length in whole words
+    tokens: Tensor  # [B', R, T]
+
+
 class FinishedHypotheses:
-    """The finished hypotheses of each example, all or the ``most`` best by their score without final terms."""
+    """The finished hypotheses of each example, all or the ``most`` best by their score without final terms.
+
+    ``count`` [B] is current; the hypotheses are known after :meth:`collect`.
+    """
 
     def __init__(self, num_examples: int, device: torch.device, end: int, most: int | None = None) -> None:
-        self.count = torch.zeros(num_examples, dtype=torch.long, device=device)  # [B] finished hypotheses
+        self.count = torch.zeros(num_examples, dtype=torch.long, device=device)
         self._end, self._most = end, most
+        self._added = list[_Added]()
         self._found: list[list[Hypothesis]] = [[] for _ in range(num_examples)]
 
     def add(self, live: LiveHypotheses, chosen: Tensor, log_prob: Tensor, score: Tensor, closed: bool = False) -> None:
@@ -87,18 +103,37 @@ class FinishedHypotheses:
         A hypothesis that ends inside a name is cut before that name; it ranks after all others and does not count as
         finished.
         """
-        index, names, length = chosen.nonzero(as_tuple=True), live.names, live.tokens.shape[-1]
-        examples = live.history.examples[index[0]].tolist()
-        ends = names.complete[index].tolist() if names else [length] * len(examples)
-        columns = (part[index].tolist() for part in (live.tokens[..., 1:], log_prob, score))
-        sums = (part[index] for part in live.history.sums)
-        for example, end, ids, probability, value, *own in zip(examples, ends, *columns, *sums, strict=True):
-            ids = [*ids[: end - 1], self._end] if closed or end < length else ids
-            self._found[example].append(Hypothesis(ids, value, probability, end < length, tuple(own)))
-        self.count[live.history.examples] += (chosen & names.whole if names else chosen).sum(-1)
-        if self._most:
-            for example in set(examples):
-                self._found[example] = sorted(self._found[example], key=Hypothesis.rank)[: self._most]
+        history, names = live.history, live.names
+        complete = names.complete if names else torch.full_like(chosen, live.tokens.shape[-1], dtype=torch.long)
+        columns = (chosen, log_prob, score, complete)
+        self._added.append(_Added(history.examples, history.sums, closed, columns, live.tokens))
+        self.count[history.examples] += (chosen & names.whole if names else chosen).sum(-1)
+
+    def collect(self, flags: Tensor) -> list[bool]:
+        """Read the hypotheses that were added, and return ``flags`` [F] as a list: the host waits for a GPU once."""
+        if not self._added:
+            return flags.tolist()
+        parts = [flags, *(part for added in self._added for part in (added.examples, *added.columns, added.tokens))]
+        read = torch.cat([part.flatten().double() for part in parts]).cpu().numpy()
+        bounds = [*accumulate(part.numel() for part in parts)]
+        values = iter(np.split(read, bounds[:-1]))
+        found = next(values).astype(bool).tolist()
+        for added in self._added:
+            examples = next(values).astype(int)
+            chosen, log_prob, score, complete = (next(values).reshape(len(examples), -1) for _ in added.columns)
+            tokens = next(values).reshape(added.tokens.shape).astype(int)
+            for row, beam in np.argwhere(chosen).tolist():
+                end, ids = int(complete[row, beam]), tokens[row, beam, 1:].tolist()
+                is_cut = end < added.tokens.shape[-1]
+                ids = [*ids[: end - 1], self._end] if added.is_closed or is_cut else ids
+                sums = tuple(part[row, beam].clone() for part in added.sums)
+                one = Hypothesis(ids, float(score[row, beam]), float(log_prob[row, beam]), is_cut, sums)
+                self._found[examples[row]].append(one)
+            if self._most:
+                for example in examples:
+                    self._found[example] = sorted(self._found[example], key=Hypothesis.rank)[: self._most]
+        self._added.clear()
+        return found
 
     def worst(self, examples: Tensor) -> Tensor:
         """Return the score [B'] of the worst of the ``most`` best hypotheses of ``examples`` [B']."""
