@@ -40,7 +40,8 @@ UNITS = frozenset(
     )
 )
 
-_NO_LETTER_BEFORE, _NO_LETTER = f"(?<![^\\W_])(?<![{MARKS}])", f"(?![^\\W_]|[{MARKS}])"
+_NO_LETTER = f"(?![^\\W_]|[{MARKS}])"
+_START, _END = re.compile(f"(?<![^\\W_])(?<![{MARKS}])"), re.compile(_NO_LETTER)  # of whole words
 WORD = re.compile(f"[^\\W_]+(?:[{MARKS}]+[^\\W_]*)*")
 _BLANK = re.compile(r"[^\S\n ]")  # such as no-break spaces
 _SYMBOL, _DASH, _SIGN = (f"[{re.escape(''.join(sorted(some)))}]" for some in (SYMBOLS, DASHES, SYMBOLS.union(JOINTS)))
@@ -203,15 +204,17 @@ class Sources:
     def has(self, name: str) -> bool:
         """Return whether ``name`` occurs, not as part of longer words or numbers."""
         name = " ".join(name.split())
-        if name not in self.text:  # fast; the rest compiles a regular expression
-            return False
-        numbers = _numbers_of(name)
+        numbers, text = _numbers_of(name), self.text
         if not numbers and WORD.fullmatch(name):
             return name in self.words
-        start = "" if numbers and not numbers[0].start else _NO_LETTER_BEFORE
-        matches = re.finditer(f"{start}(?={re.escape(name)}{_NO_LETTER})", self.text)
-        positions = (match.start() for match in matches)
-        return any(all((at + a, at + b) in self._numbers for a, b, _ in numbers) for at in positions)
+        begins_with_number = bool(numbers) and not numbers[0].start
+        at = text.find(name)
+        while at >= 0:
+            is_whole = _END.match(text, at + len(name)) and (begins_with_number or _START.match(text, at))
+            if is_whole and all((at + a, at + b) in self._numbers for a, b, _ in numbers):
+                return True
+            at = text.find(name, at + 1)
+        return False
 
 
 @lru_cache(2**12)
