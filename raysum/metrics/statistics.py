@@ -3,8 +3,9 @@
 The resamples depend on the number of examples alone, so equal lists give equal intervals anywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -67,10 +68,24 @@ def _resampled(values: np.ndarray) -> np.ndarray:
     """Return the sums of resamples, [n, k] -> [RESAMPLES, k]: of the same examples for any values of as many."""
     if not len(values):
         raise ValueError("no scores to take an interval of")
+    is_small = len(values) * RESAMPLES <= _DRAWS_AT_ONCE
+    draws = _kept_draws(len(values)) if is_small else _draws(len(values))
+    return np.concatenate([drawn @ values for drawn in draws])
+
+
+def _draws(examples: int) -> Iterator[np.ndarray]:
+    """Yield for some resamples after the other how often each has each example, [some, examples]."""
     generator = np.random.default_rng(0)
-    piece = max(_DRAWS_AT_ONCE // len(values), 1)
-    counts = [min(piece, RESAMPLES - start) for start in range(0, RESAMPLES, piece)]
-    return np.concatenate([values[generator.integers(len(values), size=(n, len(values)))].sum(axis=1) for n in counts])
+    piece = max(_DRAWS_AT_ONCE // examples, 1)
+    for start in range(0, RESAMPLES, piece):
+        drawn = generator.integers(examples, size=(min(piece, RESAMPLES - start), examples))
+        index = drawn + np.arange(len(drawn))[:, None] * examples
+        yield np.bincount(index.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(float)
+
+
+@lru_cache(1)
+def _kept_draws(examples: int) -> list[np.ndarray]:
+    return [*_draws(examples)]
 
 
 def _interval(value: np.ndarray, resampled: np.ndarray) -> Interval:
