@@ -117,6 +117,21 @@ def test_a_cancelled_summary_breaks_off_and_changes_no_other(aligned, options):
     ]
 
 
+@pytest.mark.parametrize("options", [{}, {"beta": 0.5, "alignment_when": "step"}, {"grounded": "all"}])
+def test_two_batches_at_a_time_change_no_summary(aligned, options):
+    rows, before = [aligned.prepare(cluster) for cluster in clusters(7)], torch.get_num_threads()
+    chosen = aligned.choose({"max_length": 15, "batch_examples": 2, **options})
+    try:
+        found = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(aligned.summarize_rows(rows, chosen))
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        assert one.summary == other.summary and one.score == pytest.approx(other.score, abs=1e-4)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_searches_that_take_turns_give_what_each_gives_alone_and_their_texts_grow(folder, dtype):
     one, other = (Summarizer.load(folder / name, dtype=dtype) for name in ("aligned", "tdmca"))
