@@ -79,7 +79,7 @@ def test_the_prediction_is_what_a_process_needs(mix, recompute):
 def free(monkeypatch, settings: Config, more: float) -> None:
     """Let there be so much memory that states fit, and ``more`` bytes of activations."""
     states = memory_plans(model_size(settings), 1, has_gpu=False)[0].device
-    monkeypatch.setattr(memory, "available_memory", lambda: (states + more) / 0.8)
+    monkeypatch.setattr(memory, "available_memory", lambda: (states + more) / 0.5)
 
 
 def test_chosen_tokens_fill_the_memory_and_none_is_an_error(monkeypatch):
