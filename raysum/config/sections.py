@@ -20,8 +20,8 @@ class TrainConfig(Section):
     minutes: Minutes | None = Field(None, description="stop after this many minutes; `train auto` fits steps to it")
     batch_tokens: Count | Literal["auto"] = Field(
         8000,
-        description="maximum source + target tokens of a micro-batch; auto = as many as fit into 80 % of the memory that "
-        "is free on this machine at the start, on a CPU into half",
+        description="maximum source + target tokens of a micro-batch; auto = as many as fit into 80 % of the GPU's "
+        "memory that is free at the start, or into half of the CPU's",
     )
     micro_batches: Size = Field(8, description="micro-batches of a step (A); a multiple of the number of workers")
     label_smoothing: Share = 0.1

@@ -24,8 +24,8 @@ from raysum.runtime.processes import available_memory
 from raysum.stream.random_rows import limits_of, random_rows
 from raysum.train.optim import precision
 
-# The share of the free memory that a chosen micro-batch may fill, with weights and states. On a CPU holes between blocks
-# take more: training HT took 1.5 times the memory of its tensors.
+# The share of the free memory that a chosen micro-batch may fill, with weights and states. On a CPU there are holes
+# between blocks: training HT took 1.5 times the memory of its tensors.
 _USED, _USED_ON_CPU = 0.8, 0.5
 _FEW, _MANY = 2, 4  # examples of the two measured batches
 _MOST = 10**9  # tokens
@@ -104,7 +104,8 @@ def free_memory(config: Config, workers: int) -> tuple[float, float]:
 def fitting_tokens(config: Config) -> int:
     """Return the most tokens of a micro-batch for which weights, states and activations fit into the memory.
 
-    They may take 80 % of that of a GPU, or half of the CPU's. ``config.model`` has its vocabulary. Raises UserError if less than one example fits, or the model needs values.
+    They may take 80 % of that of a GPU, or half of the CPU's. ``config.model`` has its vocabulary. Raises UserError if
+    less than one example fits, or the model needs values.
     """
     fixed, per_token, least = memory_line(config)
     used = _USED if uses_gpu(config) else _USED_ON_CPU
