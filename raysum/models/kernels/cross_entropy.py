@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from raysum.models.kernels.linear import product
+from raysum.models.kernels.recomputation import max_elements
 
-_CHUNK = 256  # target positions in a chunk: scores of 256 x 32,000 in fp32 take 33 MB
+_CHUNK = 256  # target positions in a chunk on a CPU: scores of 256 x 32,000 in fp32 take 33 MB
 
 
 def smoothed_cross_entropy(
@@ -48,12 +49,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if weight_needed else None
         grad_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if bias_needed else None
         grad_odds = torch.zeros_like(odds) if gradients and odds is not None else None
-        for start in range(0, len(gold), _CHUNK):
-            rows, target = hidden[start : start + _CHUNK].to(dtype), gold[start : start + _CHUNK, None]
+        chunk = _CHUNK if kind == "cpu" else max(_CHUNK, max_elements(hidden.device) // len(weight))
+        for start in range(0, len(gold), chunk):
+            rows, target = hidden[start : start + chunk].to(dtype), gold[start : start + chunk, None]
             scores = product(rows, matrix, None if bias is None else bias.to(dtype))
             log_p = scores.log_softmax(1, dtype=torch.float32)
             log_gold = log_p.gather(1, target)
-            whole = log_gold if odds is None else torch.logaddexp(log_gold, odds[start : start + _CHUNK, None])
+            whole = log_gold if odds is None else torch.logaddexp(log_gold, odds[start : start + chunk, None])
             loss -= (1 - smoothing) * whole.sum()
             if smoothing:
                 loss -= spread * (log_p.sum() - log_gold.sum() - log_p[:, pad].sum())
@@ -63,7 +65,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             lead = torch.full_like(log_gold, smoothing + spread - 1)
             if odds is not None and grad_odds is not None:
                 copied = (1 - smoothing) * (1 - (log_gold - whole).exp())  # the odds' share of the gradient
-                grad_odds[start : start + _CHUNK] = -copied.squeeze(1)
+                grad_odds[start : start + chunk] = -copied.squeeze(1)
                 difference.mul_(1 - copied)
                 lead += copied
             difference.sub_(spread)
@@ -72,7 +74,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias += difference.sum(0)
             narrow = difference.to(dtype)
-            grad_hidden[start : start + _CHUNK] = product(narrow, matrix.T)
+            grad_hidden[start : start + chunk] = product(narrow, matrix.T)
             if grad_weight is not None:
                 grad_weight += product(narrow.T, rows.T)
         ctx.grads = (grad_hidden, grad_weight, grad_bias, None, grad_odds)
