@@ -19,11 +19,12 @@ SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "LG"
 MEDIUM = {"width": 128, "ffn": 512, "heads": 8, "pooling_heads": 8, "vocabulary": 4000}
 EXAMPLES = 4
 MEASURE = """
-import json, resource, sys
+import json, sys
 import psutil, torch
 from raysum import systems
 from raysum.config.sections import Config
 from raysum.models.kernels.recomputation import recompute_layers
+from raysum.runtime.processes import peak_rss_mb
 from raysum.stream.random_rows import batch_of
 
 
@@ -44,7 +45,7 @@ sections = json.loads(sys.argv[1])
 train(Config(model=sections["model"], source={"max_paragraphs": 2, "target_tokens": 9}), 1)  # loads all modules
 before = psutil.Process().memory_info().rss
 train(Config(**sections), int(sys.argv[2]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+print(int(peak_rss_mb() * (1 << 20)) - before)  # ru_maxrss would include the parent's memory
 """
 
 
