@@ -64,7 +64,7 @@ def drop(values: Tensor, rate: float, relu: bool = False) -> Tensor:
 class _Drop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float, relu: bool) -> Tensor:
-        result = _scaled(values, keep, scale)
+        result = keep.to(values.dtype).mul_(scale).mul_(values)
         ctx.scale, ctx.relu = scale, relu
         ctx.save_for_backward(result.relu_() if relu else keep)
         return result
@@ -72,15 +72,8 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (keep,) = ctx.saved_tensors
-        if ctx.relu:  # the saved result is 0 where the gradient is 0
-            return torch.ops.aten.threshold_backward(gradient, keep, 0).mul_(ctx.scale), None, None, None
-        return _scaled(gradient, keep, ctx.scale), None, None, None
-
-
-def _scaled(values: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """Return ``values`` times ``scale`` where ``keep`` is true and 0 elsewhere, in two passes over memory."""
-    result = keep.to(values.dtype)
-    return torch.addcmul(result.new_zeros(()), values, result, value=scale, out=result)
+        keep = keep > 0 if ctx.relu else keep  # the saved result is 0 where the gradient is 0
+        return keep.to(gradient.dtype).mul_(ctx.scale).mul_(gradient), None, None, None
 
 
 class Dropout(nn.Module):
