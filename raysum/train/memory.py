@@ -58,8 +58,14 @@ class MemoryPlan:
 def memory_plans(model: ModelSize, workers: int, has_gpu: bool) -> list[MemoryPlan]:
     """Return the ways to train ``model``, the fastest first.
 
-    Without a GPU, offloading moves nothing: weights and states are in CPU memory.
+    One worker has nothing to divide. Without a GPU, offloading moves nothing: weights and states are in CPU memory.
     """
+    alone, *divided, optimizer, both = _every_plan(model, workers)
+    return [alone, *(divided if workers > 1 else []), *((optimizer, both) if has_gpu else ())]
+
+
+def _every_plan(model: ModelSize, workers: int) -> list[MemoryPlan]:
+    """Return the plans of ZeRO-0 to ZeRO-3, and of ZeRO-3 with the optimizer, and the weights too, in CPU memory."""
     count, weight = model.parameters, model.weight
     bucket, gathered = min(_BUCKET, count), min(max(_GATHERED, 2 * model.largest), count)
     buffers = {"reduce_bucket_size": bucket}
@@ -68,19 +74,17 @@ def memory_plans(model: ModelSize, workers: int, has_gpu: bool) -> list[MemoryPl
     states, sums = count * (_MOMENTS + _MASTER), count * _GRADIENTS
     weights, sending, working = count * weight, bucket * _GRADIENTS, bucket * _GRADIENTS + gathered * weight
     alone = weights + sums + states - (count * _MASTER if weight == 4 else 0)
-    found = [MemoryPlan("ZeRO-0", {"stage": 0}, alone)]
-    found += [
+    optimizer = third_stage | {"offload_optimizer": _ON_CPU}
+    both, names = optimizer | {"offload_param": _ON_CPU}, ("the optimizer", "the optimizer and weights")
+    in_cpu, all_in_cpu = (f"ZeRO-3 with {name} in CPU memory" for name in names)
+    return [
+        MemoryPlan("ZeRO-0", {"stage": 0}, alone),
         MemoryPlan("ZeRO-1", {"stage": 1, **buffers}, weights + sums + states // workers + sending),
         MemoryPlan("ZeRO-2", {"stage": 2, **buffers}, weights + (sums + states) // workers + sending),
         MemoryPlan("ZeRO-3", third_stage, (weights + sums + states) // workers + working),
+        MemoryPlan(in_cpu, optimizer, weights // workers + working, (sums + states) // workers),
+        MemoryPlan(all_in_cpu, both, working, (weights + sums + states) // workers),
     ]
-    if has_gpu:
-        name, host = "ZeRO-3 with the optimizer in CPU memory", (sums + states) // workers
-        found.append(MemoryPlan(name, third_stage | {"offload_optimizer": _ON_CPU}, weights // workers + working, host))
-        name, host = "ZeRO-3 with the optimizer and weights in CPU memory", (weights + sums + states) // workers
-        both = {"offload_optimizer": _ON_CPU, "offload_param": _ON_CPU}
-        found.append(MemoryPlan(name, third_stage | both, working, host))
-    return found
 
 
 def model_size(config: Config) -> ModelSize:
@@ -122,7 +126,7 @@ def memory_line(config: Config) -> tuple[float, float, int]:
     """
     zero = config.deepspeed.get("zero_optimization", {})
     kind = (zero.get("stage", 0), zero.keys() & _OFFLOADS)
-    plans = memory_plans(model_size(config), max(config.train.workers, 1), has_gpu=True)
+    plans = _every_plan(model_size(config), max(config.train.workers, 1))
     states = next((plan for plan in plans if (plan.zero["stage"], plan.zero.keys() & _OFFLOADS) == kind), plans[0])
     (few, least), (many, most) = (activations(config, examples) for examples in (_FEW, _MANY))
     per_token = (most - least) / (many - few)

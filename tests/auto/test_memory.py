@@ -39,6 +39,7 @@ def test_the_memory_of_a_worker_is_that_computed_by_hand(size, expected):
     hosts = [plan.host for plan in plans[-2:]]
     assert hosts == [4 * 10**9, 5 * 10**9 if size.weight == 4 else 4.5 * 10**9]
     assert [plan.name for plan in memory_plans(size, 4, has_gpu=False)] == [*expected][:4], "nothing to offload from"
+    assert [plan.name for plan in memory_plans(size, 1, has_gpu=False)] == ["ZeRO-0"]
 
 
 @pytest.mark.parametrize(
