@@ -1,6 +1,6 @@
 """Figures with seeded bootstrap intervals: a mean, a ratio of sums, the difference between two systems.
 
-The resamples depend on the number of examples alone, so equal lists give equal intervals anywhere.
+The resamples depend on the number of examples alone, so equal lists give equal intervals anywhere, but for rounding.
 """
 
 from collections.abc import Iterator, Sequence
