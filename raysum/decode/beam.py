@@ -175,11 +175,8 @@ def search_steps(
         alive = (log_prob > -torch.inf) & is_live[:, None]
         if length == settings.max_length:
             finished.add(live, alive, log_prob, score)
-            finished.collect(is_live)
             break
         state.reorder(parent)
-        if interval == 1:  # the end of an example can depend on its finished hypotheses
-            finished.collect(is_live)
         is_live = alive.any(-1) & ~_is_over(settings, finished, examples, log_prob, parent_bonus, length)
         if length % interval:
             continue

@@ -76,7 +76,7 @@ class LiveHypotheses:
 
 @dataclass(frozen=True)
 class _Added:
-    """Hypotheses of live examples [B', R] at one step, of which those ``chosen`` have finished."""
+    """Hypotheses of live examples [B', R] at one step; those ``chosen`` have finished."""
 
     examples: Tensor  # [B']
     sums: tuple[Tensor, ...]
@@ -88,7 +88,7 @@ class _Added:
 class FinishedHypotheses:
     """The finished hypotheses of each example, all or the ``most`` best by their score without final terms.
 
-    ``count`` [B] is current; the hypotheses are known after :meth:`collect`.
+    ``count`` [B] stays on the device; the host reads added hypotheses when they are needed, or by :meth:`collect`.
     """
 
     def __init__(self, num_examples: int, device: torch.device, end: int, most: int | None = None) -> None:
@@ -109,8 +109,9 @@ class FinishedHypotheses:
         self._added.append(_Added(history.examples, history.sums, closed, columns, live.tokens))
         self.count[history.examples] += (chosen & names.whole if names else chosen).sum(-1)
 
-    def collect(self, flags: Tensor) -> list[bool]:
+    def collect(self, flags: Tensor | None = None) -> list[bool]:
         """Read the hypotheses that were added, and return ``flags`` [F] as a list: the host waits for a GPU once."""
+        flags = self.count[:0] if flags is None else flags
         if not self._added:
             return flags.tolist()
         parts = [flags, *(part for added in self._added for part in (added.examples, *added.columns, added.tokens))]
@@ -137,11 +138,13 @@ class FinishedHypotheses:
 
     def worst(self, examples: Tensor) -> Tensor:
         """Return the score [B'] of the worst of the ``most`` best hypotheses of ``examples`` [B']."""
+        self.collect()
         last = (self._found[example][-1:] for example in examples.tolist())
         return torch.tensor([found[0].score if found else -torch.inf for found in last], device=examples.device)
 
     def candidates(self, first: int, last: int, all_can_win: bool) -> list[Hypothesis]:
         """Return the hypotheses of the examples from ``first`` to ``last`` that can be the best: all, or one."""
+        self.collect()
         pool = [one for found in self._found[first:last] for one in found]
         return pool if all_can_win or not pool else [min(pool, key=Hypothesis.rank)]
 
@@ -150,6 +153,7 @@ class FinishedHypotheses:
 
         ``groups``: so many consecutive examples are one.
         """
+        self.collect()
         pools: list[list[Hypothesis]] = [[] for _ in self._found[::groups]]
         numbers = [number for number, example in enumerate(self._found) for _ in example]
         if every := [*chain.from_iterable(self._found)]:
