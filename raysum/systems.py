@@ -68,7 +68,7 @@ class Spec(Checked):
     attends_to_paragraphs: ClassVar[bool] = False  # it can report its attention to paragraphs
     attends_to_tokens: ClassVar[bool] = False  # every layer can report its attention to every source token
     recomputes: ClassVar[bool] = True  # its layers can be computed twice (``train.recompute``)
-    compiles: ClassVar[bool] = True  # its layers do not depend on the sizes in a batch as numbers (``train.compile``)
+    compiles: ClassVar[bool] = True  # layers use no sizes or lengths as numbers (``train.compile``, CUDA graphs)
 
     system: str
     width: int

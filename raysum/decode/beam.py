@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.blocking import block_ngrams, block_recent, block_sequences, penalize_repetition
+from raysum.decode.graphs import on_device
 from raysum.decode.grounding.constraint import Constraint, ConstraintState
 from raysum.decode.hypotheses import FinishedHypotheses, Hypothesis, LiveHypotheses
 from raysum.decode.scores import Term, length_norm
@@ -150,6 +151,7 @@ def search_steps(
     steering = [term for term in terms if not term.final]
     rules = _Rules(settings, options, mask)
     names = ConstraintState(options.constraint, beams) if options.constraint else None
+    model = on_device(model, mask.device)
     state, live = model.start(memory, beams), LiveHypotheses.start(mask, beams, options.marks.start, names)
     most = None if settings.early_stopping is None else beams
     is_cancelled, penalty = options.is_cancelled, settings.diversity_penalty

@@ -60,6 +60,8 @@ class History:
 
     def reorder(self, parent: Tensor) -> None:
         """Continue the beams ``parent`` [B, R] of each example."""
+        if not self.steps:  # no attention was added
+            return
         rows = torch.arange(len(parent), device=parent.device)[:, None]
         self.total, self.overlap, self.by_token = (part[rows, parent] for part in self.sums)
 

@@ -212,7 +212,7 @@ def _source_limits(spec: FamilySpec, defaults: dict[str, Any]) -> dict[str, int]
     backbone = spec.backbone
     if backbone is None or spec.max_positions is None:
         return {}
-    limits = {"paragraph_tokens": spec.max_positions, "target_tokens": backbone.target_places - backbone.place_offset}
+    limits = {"paragraph_tokens": spec.max_positions, "target_tokens": backbone.max_target}
     limits |= {"max_tokens": spec.max_positions} if spec.joins_paragraphs else {}
     return {name: min(defaults[name] or limit, limit) for name, limit in limits.items()}
 

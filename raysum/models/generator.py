@@ -114,19 +114,24 @@ class Generator(nn.Module):
         biases = self._position_biases(positions, positions)
         return self._run_layers(self.dropout(x), sources, attention, biases)
 
-    def start(self, memory: Memory, beams: int) -> Cache:
+    def start(self, memory: Memory, beams: int, is_fixed: bool = False) -> Cache:
         """Start decoding ``beams`` hypotheses of each example; they share the keys of its source."""
-        return Cache(self._source_keys(memory), memory.paragraph_mask, beams)
+        return Cache(self._source_keys(memory), memory.paragraph_mask, beams, is_fixed)
 
     def step(self, tokens: Tensor, state: Cache, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
         """Return the logits of the next token [B * R, V], given the newest token of every beam [B * R].
 
         Also return this step's attention to the source [B * R, ...] if requested.
         """
+        state.make_room()
+        return self.extend(tokens, state, attention)
+
+    def extend(self, tokens: Tensor, state: Cache, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
+        """Do what :meth:`step` does after ``state.make_room``."""
         state.advance()
-        tokens, positions = tokens.view(state.lineage.shape[:2]), state.positions
-        x = self._embed(tokens, self._first_position(state.keys) + positions[0, -1], state.length)
-        biases = self._position_biases(positions[:, -1:], positions)
+        tokens = tokens.view(state.lineage.shape[:2])
+        x = self._embed(tokens, self._first_position(state.keys) + state.now, state.length)
+        biases = self._position_biases(state.now.view(1, 1), state.positions[:, state.past])
         x, total, words = self._run_layers(x, state.keys, attention, biases, state)
         return self._scores(x, words, tokens).flatten(0, 1), None if total is None else total.flatten(0, 1)
 

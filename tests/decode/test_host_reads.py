@@ -7,8 +7,9 @@ from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, pack
 from helpers.special_ids import EOS
 from models.test_host_waits import SPECS, packed_batch
 from raysum.config.decoding import DecodeConfig
-from raysum.decode import beam
+from raysum.decode import beam, graphs
 from raysum.decode.beam import SearchOptions, beam_search, exhaust, search_steps
+from raysum.decode.graphs import GraphedSteps
 from raysum.decode.scores import terms
 from raysum.models.batch import copied
 
@@ -64,14 +65,18 @@ def test_a_cancelled_search_ends_at_the_next_reading(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*MIXES, "t5 L/F", "bart LG/PV", "graphsum"])
-def test_a_gpu_is_read_once_in_eight_steps(name):
+@pytest.mark.parametrize("with_graphs", [False, True], ids=["", "graphs"])
+def test_a_gpu_is_read_once_in_eight_steps(name, with_graphs, monkeypatch):
     given = SPECS[name]()
     small = given if not isinstance(given, type) else given(vocabulary=40, **SYSTEMS[name])
     model, made = build_seeded(small).eval().to("meta"), []
     source = copied(packed_batch(small.marks.pad).source, torch.device("meta"))
-    step = type(model).step
-    model.step = lambda *arguments, **options: made.append(1) or step(model, *arguments, **options)
+    extend = model.extend
+    model.extend = lambda *arguments: made.append(1) or extend(*arguments)
+    if with_graphs:
+        monkeypatch.setattr(beam, "on_device", lambda model, _: GraphedSteps(model))
+        monkeypatch.setattr(graphs, "capture", lambda work: (work, work()))
     settings = DecodeConfig(num_beams=3, max_length=40, beta=0, no_repeat_ngram_size=3, no_repeat_last=2)
     with torch.inference_mode(), pytest.raises((RuntimeError, NotImplementedError), match=r"meta"):
         beam_search(model, model.encode(source), settings)
-    assert len(made) == 8
+    assert len(made) == 8 + with_graphs  # a capture is no step

@@ -41,6 +41,11 @@ class Backbone(Checked):
     final_dropout: bool = Field(False, description="dropout after the last norms")
     model_type: Literal["mt5"] | None = Field(None, description="transformers' type, if layers do not determine it")
 
+    @property
+    def max_target(self) -> int | None:
+        """The most tokens of a target for which the decoder has positions."""
+        return self.target_places - self.place_offset if self.places == "learned" else None
+
     @model_validator(mode="after")
     def _check(self) -> "Backbone":
         if self.farthest <= self.buckets // 2:

@@ -74,7 +74,7 @@ class TargetKeys:
             position = torch.arange(count, device=key.device)
             return cls(key, value, (position <= position[:, None])[None, None], position[None], position)
         key, value, mask = step.cache.append(step.layer, key, value)
-        return cls(key, value, mask, step.cache.positions, step.cache.positions[0, -count:])
+        return cls(key, value, mask, step.cache.positions[:, step.cache.past], step.cache.now.expand(count))
 
 
 class PrefixLayer(AttentionLayer):

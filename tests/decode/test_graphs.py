@@ -1,0 +1,164 @@
+"""Decoding steps as graphs, without a GPU: operations recorded on a CPU are repeated on the same memory.
+
+As in a CUDA graph, no Python of the model runs in a repetition, so sizes, indices and masks must come from the device.
+"""
+
+import pytest
+import torch
+import torch._dynamo
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, shaken
+from helpers.special_ids import EOS
+from models.test_host_waits import SPECS, packed_batch
+from raysum.config.decoding import DecodeConfig
+from raysum.decode import beam, graphs
+from raysum.decode.beam import beam_search
+from raysum.decode.scores import terms
+from raysum.errors import UserError
+from raysum.models import keys
+from raysum.models.systems.specs import GraphSumSpec
+
+NAMES = [*MIXES, "t5 L/F", "t5 LG/PV", "bart LG/PV", "bart S/VP", "led W/F", "graphsum"]
+
+FORBIDDEN = {"item", "_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "lift_fresh", "lift"}
+
+
+class Recording(TorchDispatchMode):
+    """The operations between ``with`` and its end, which ``repeat`` computes again into their former results."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        assert function.overloadpacket.__name__ not in FORBIDDEN, "the host reads or writes a value"
+        result = function(*arguments, **(options or {}))
+        self.calls.append((function, arguments, options or {}, result))
+        return result
+
+    def repeat(self):
+        for function, arguments, options, former in self.calls:
+            found = function(*arguments, **options)
+            for old, new in zip(tree_leaves(former), tree_leaves(found), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """The number of captures and repetitions."""
+    counts = {"captured": 0, "repeated": 0}
+
+    def capture(work):
+        with Recording() as recording:
+            outputs = work()
+        counts["captured"] += 1
+        first = [True]
+
+        def repeat():
+            counts["repeated"] += 1
+            if not first:  # unlike on a GPU, the capture has computed this step
+                recording.repeat()
+            first.clear()
+
+        return repeat, outputs
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    monkeypatch.setattr(keys, "_FIXED_ROOM", 8)  # so that the cache drops tokens, in place and by growing
+    return counts
+
+
+def searched(model, source, settings, monkeypatch, with_graphs):
+    made = graphs.GraphedSteps if with_graphs else lambda model: model
+    monkeypatch.setattr(beam, "on_device", lambda model, _: made(model))
+    with torch.inference_mode():
+        memory = model.encode(source)
+        return beam_search(model, memory, settings, terms(settings, memory))
+
+
+def model_and_source(name):
+    given = SPECS[name]()
+    small = given if not isinstance(given, type) else given(vocabulary=40, **SYSTEMS[name])
+    model = shaken(build_seeded(small)).eval()
+    return model, packed_batch(small.marks.pad).source
+
+
+@pytest.mark.parametrize("changes", [{}, {"gnmt_coverage": 0.3, "structural_coverage": 0.5}], ids=["plain", "terms"])
+@pytest.mark.parametrize("name", NAMES)
+def test_repeated_operations_find_the_hypotheses_of_the_model(name, changes, captured, monkeypatch):
+    model, source = model_and_source(name)
+    if changes and not model.spec.attends_to_tokens:
+        changes = {"structural_coverage": 0.5}
+    with torch.no_grad():
+        if model.embedding.bias is not None:
+            model.embedding.bias[model.spec.marks.end] -= 1.0
+    settings = DecodeConfig(**{"num_beams": 3, "max_length": 40, "min_length": 3, "beta": 0, "n_best": 3} | changes)
+    plain = searched(model, source, settings, monkeypatch, False)
+    found = searched(model, source, settings, monkeypatch, True)
+    assert captured["captured"] and captured["repeated"] > 2 * captured["captured"]
+    for one, other in zip(sum(plain, []), sum(found, []), strict=True):
+        assert one.ids == other.ids
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_examples_leave_graphs_at_different_lengths(captured, monkeypatch):
+    lengths = set()
+    for seed in range(4):
+        model, source = model_and_source("L/P")
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += 0.2 * torch.randn_like(weight)
+            model.embedding.bias[EOS] += 3.0
+        settings = DecodeConfig(num_beams=3, max_length=60, min_length=2, beta=0)
+        plain = searched(model, source, settings, monkeypatch, False)
+        found = searched(model, source, settings, monkeypatch, True)
+        assert [one[0].ids for one in plain] == [one[0].ids for one in found]
+        lengths |= {len(one[0].ids) for one in found}
+    assert len(lengths) > 3 and captured["repeated"]
+
+
+def test_texts_longer_than_the_positions_raise_the_error_of_the_model(captured, monkeypatch):
+    model, source = model_and_source("bart LG/PV")
+    settings = DecodeConfig(num_beams=2, max_length=70, min_length=60, beta=0)
+    with pytest.raises(UserError, match="positions for 50 tokens"):
+        searched(model, source, settings, monkeypatch, True)
+    assert captured["repeated"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_a_step_is_one_graph_for_the_compiler_and_the_same_at_every_length(name):
+    model, source = model_and_source(name)
+    state = model.start(model.encode(source), 3, is_fixed=True)
+    tokens = torch.full((len(EXAMPLES) * 3,), 9)
+    model.step(tokens, state)
+    torch._dynamo.reset()
+    explanation = torch._dynamo.explain(model.extend)(tokens, state, True)
+    assert explanation.graph_break_count == 0, explanation.break_reasons
+
+    def operations():
+        state.make_room()
+        with Recording() as recording:
+            model.extend(tokens, state, True)
+        return [(str(call[0]), shapes(call[1]), shapes(call[3])) for call in recording.calls]
+
+    def shapes(values):
+        return [tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in tree_leaves(values)]
+
+    early = operations()
+    for _ in range(20):
+        model.step(tokens, state)
+    assert operations() == early
+
+
+def test_only_graphs_on_a_gpu_and_of_layers_that_do_not_count():
+    device = torch.device("cuda")
+    model, _ = model_and_source("L/P")
+    assert isinstance(graphs.on_device(model, device), graphs.GraphedSteps)
+    assert graphs.on_device(model, torch.device("cpu")) is model
+    txl, _ = model_and_source("txl")
+    assert graphs.on_device(txl, device) is txl
+    assert GraphSumSpec.compiles
