@@ -128,14 +128,17 @@ class GpuBench(PresetBench):
         return (torch.stack(losses) / self.target_tokens).tolist()
 
     def beams_row(self, preset: str, config: Config) -> Row:
-        """Return how many summaries of random weights, in fp32, are those of the CPU, and the difference of scores."""
+        """Return how many summaries of random weights, in fp32, are those of the CPU, and the difference of scores.
+
+        ``warning`` tells whether steps could not be captured as CUDA graphs.
+        """
         torch.set_num_threads(self.threads)
         torch.manual_seed(0)
         model = systems.build(config.model).eval()
         source = batch_of(config, 4, self.length).source
         settings = config.decode.model_copy(update={"max_length": self.length, "min_length": self.length // 2})
         found = []
-        with torch.inference_mode():
+        with torch.inference_mode(), warnings.catch_warnings(record=True) as caught:
             for target in (torch.device("cpu"), device()):
                 on_device: Any = model.to(target)
                 best = beam_search(on_device, on_device.encode(move(source, target)), settings)
@@ -145,6 +148,7 @@ class GpuBench(PresetBench):
         same = sum(one.ids == other.ids for one, other in pairs) / len(pairs)
         row = {"preset": preset, "dtype": "fp32", "beams": settings.num_beams, "same_share": same}
         row |= {"largest_difference": difference, "limit": _SCORE_LIMIT}
+        row["warning"] = str(caught[0].message) if caught else "none"
         return row | {"verdict": _verdict(difference <= _SCORE_LIMIT)}
 
     def run(self) -> BenchResult:

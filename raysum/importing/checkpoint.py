@@ -210,7 +210,7 @@ def _with_tokenizer(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:
 def _source_limits(spec: FamilySpec, defaults: dict[str, Any]) -> dict[str, int]:
     """Return the source settings that the position tables limit, at most ``defaults``."""
     backbone = spec.backbone
-    if backbone is None or spec.max_positions is None:
+    if backbone is None or spec.max_positions is None or backbone.max_target is None:
         return {}
     limits = {"paragraph_tokens": spec.max_positions, "target_tokens": backbone.max_target}
     limits |= {"max_tokens": spec.max_positions} if spec.joins_paragraphs else {}
