@@ -29,7 +29,7 @@ SLOW = {
     "graphsum": (GraphSumSpec(**SIZES, **SYSTEMS["graphsum"]), 3),
 }
 SPECS = {"L/P": (spec("L/P", **DRY), 2), **SLOW}  # with the number of kinds of layers
-CASES = [name if name not in SLOW else pytest.param(name, marks=pytest.mark.slow) for name in SPECS]
+CASES = [name if name not in SLOW else pytest.param(name, marks=pytest.mark.long) for name in SPECS]
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_losses_gradients_and_names_are_those_of_plain_layers(name):
     assert found[2] == plain[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_recomputed_layers_draw_the_same_dropout(monkeypatch):
     monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
     kept, again = (learned(spec("L/P", **DRY), True, again, rate=0.2, count=2) for again in (False, True))

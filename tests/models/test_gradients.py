@@ -131,7 +131,7 @@ def test_two_processes_train_as_one(folder):
     check(folder, 2, 2, [*((name, 2, False) for name in CASES), *other_stages])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_with_compiled_layers_train_as_one(folder):
     check(folder, 2, 2, [*(("compiled", stage, False) for stage in STAGES), ("compiled, recomputed", 2, False)])
 

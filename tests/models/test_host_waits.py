@@ -64,7 +64,7 @@ def test_no_value_is_read_on_the_host(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SPECS]
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in SPECS]
 )
 def test_forward_and_loss_are_one_graph_for_the_compiler(name):
     objective, batch = on_meta(name)
