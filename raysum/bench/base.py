@@ -2,14 +2,16 @@
 
 import multiprocessing
 import os
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from rich.console import Group
@@ -20,10 +22,13 @@ from raysum.config.loading import load_config
 from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.runtime.processes import keep_freed_memory, peak_rss_mb
-from raysum.runtime.progress import bar
-from raysum.runtime.rendering import Grid, Shown
+from raysum.runtime.progress import bar, is_interactive, say
+from raysum.runtime.rendering import Grid, Shown, print_safely
+from raysum.stream.random_rows import check_random
 
 Row = dict[str, Any]
+Number = Annotated[int, Field(gt=0)]
+Threads = Annotated[int, Field(gt=0, le=4096)]
 _COLUMNS = 5
 
 
@@ -49,12 +54,32 @@ class Bench(Section):
         return alone(self.row, *case)
 
     def run(self) -> "BenchResult":
-        """Measure all rows. Raises UserError for an unknown preset, or sizes that do not fit in memory."""
+        """Measure all rows; a mistake in a later one is the ``problem`` of the result.
+
+        Raises UserError for an unknown preset, or sizes that do not fit in memory.
+        """
         with tempfile.TemporaryDirectory() as scratch:
             cases = [*self.cases(Path(scratch))]
             machine = self.machine()
-            progress = bar(cases, label=f"bench {self.NAME}", unit="row")
-            return BenchResult(self.NAME, machine, [self.measured(machine, *case) for case in progress])
+            result = BenchResult(self.NAME, machine, [])
+            try:
+                for number, case in enumerate(bar(cases, label=f"bench {self.NAME}", unit="row"), 1):
+                    if not is_interactive():
+                        say(f"bench {self.NAME}: row {number} of {len(cases)}")
+                    result.rows.append(self.measured(machine, *case))
+                    self.keep(result)
+            except UserError as error:
+                if not result.rows:
+                    raise
+                return replace(result, problem=str(error))
+            except BaseException:
+                if result.rows:
+                    print_safely(result.render(), file=sys.stderr)
+                raise
+        return result
+
+    def keep(self, result: "BenchResult") -> None:
+        """Save a result that gets more rows."""
 
 
 class PresetBench(Bench):
@@ -63,9 +88,17 @@ class PresetBench(Bench):
     presets: list[str] = Field(min_length=1)
     config: list[str] = Field([], description="key=value overrides of every preset")
 
-    def configs(self) -> list[tuple[str, Config]]:
-        """Return the presets with their configs. Raises UserError for an unknown preset."""
-        return [(preset, load_config(preset, self.config)) for preset in self.presets]
+    def configs(self, are_decoded: bool = False) -> list[tuple[str, Config]]:
+        """Return the presets with their configs.
+
+        Raises UserError for an unknown preset, and for one without random rows, or that cannot be decoded if needed.
+        """
+        configs = [(preset, load_config(preset, self.config)) for preset in self.presets]
+        for preset, config in configs:
+            check_random(config.model)
+            if are_decoded and not config.model.summarizes:
+                raise UserError(f"the preset {preset} generates no summaries: choose one that does, such as pht")
+        return configs
 
 
 def alone(work: Callable[..., Row], *arguments: Any) -> Row:
@@ -74,12 +107,23 @@ def alone(work: Callable[..., Row], *arguments: Any) -> Row:
     Peak memory and caches are then those of this measurement only. Raises UserError if the process is killed
     (usually: out of memory).
     """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool, ending_processes():
         try:
             return pool.submit(_measured, work, arguments).result()
         except BrokenProcessPool:
             message = f"a benchmark process was killed, usually for lack of memory: {arguments}; use smaller sizes"
             raise UserError(message) from None
+
+
+@contextmanager
+def ending_processes() -> Iterator[None]:
+    """Kill the processes of :func:`alone` if the block is interrupted: leaving a pool waits for them."""
+    try:
+        yield
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.kill()
+        raise
 
 
 def _measured(work: Callable[..., Row], arguments: tuple[Any, ...]) -> Row:
@@ -99,11 +143,15 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True)
 class BenchResult(Shown):
-    """The machine and flat ``rows``. A column that a row lacks is empty in the table."""
+    """The machine and flat ``rows``. A column that a row lacks is empty in the table.
+
+    ``problem``: why there are no more rows.
+    """
 
     bench: str
     machine: Machine
     rows: list[Row]
+    problem: str | None = None
 
     def render(self) -> Group:
         """Return tables with a line per figure and a column per row; at most ``_COLUMNS`` rows fit side by side."""
@@ -122,6 +170,8 @@ class BenchResult(Shown):
 
 
 def as_cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     if isinstance(value, int):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal
@@ -13,7 +14,7 @@ from pydantic import Field
 from torch import distributed
 
 from raysum import systems
-from raysum.bench.base import Bench, Row, alone
+from raysum.bench.base import Bench, Row, Threads, alone, ending_processes
 from raysum.bench.inputs import full_size
 from raysum.bench.machine import Machine
 from raysum.config.sections import Config
@@ -44,22 +45,23 @@ class CheckpointBench(Bench):
     parameters: list[Literal[25, 140, 400]] = Field([25, 140, 400], min_length=1, description="millions, a row each")
     stages: list[Literal[0, 1, 2, 3]] = Field([2], min_length=1, description="ZeRO stages")
     bf16: bool = Field(False, description="train in bf16 instead of fp32")
-    workers: int = Field(2, gt=0)
-    threads: int = Field(1, gt=0, description="threads of each worker")
+    workers: int = Field(2, gt=0, le=256)
+    threads: Threads = Field(1, description="threads of each worker")
     saves: int = Field(3, gt=1, description="checkpoints; the median of those after the first counts")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
-        return [(scratch / f"{size}-{stage}", size, stage) for size in self.parameters for stage in self.stages]
+        cases = dict.fromkeys(product(self.parameters, self.stages))
+        return [(scratch / f"{size}-{stage}", size, stage) for size, stage in cases]
 
     def measured(self, _: Machine, folder: Path, size: int, stage: int) -> Row:
         """Return the figures of rank 0, the largest peak memory of a worker, and the size of a checkpoint."""
         config, ranks = self._config(size, stage), range(self.workers)
         (folder / "data").mkdir(parents=True)
         full_size(folder / "data", config, _TARGET)
-        with ThreadPoolExecutor(self.workers) as threads:
+        with ThreadPoolExecutor(self.workers) as threads, ending_processes():
             rows = [*threads.map(lambda rank: alone(self.row, folder, config, rank), ranks)]
         dtype = "bf16" if self.bf16 else "fp32"
-        row = {"parameters": systems.count_parameters(config.model), "stage": stage, "dtype": dtype}
+        row = {"parameters": systems.count_parameters(config.model), "zero_stage": stage, "dtype": dtype}
         return row | rows[0] | {name: max(row[name] for row in rows) for name in ("training_rss_mb", "peak_rss_mb")}
 
     def row(self, folder: Path, config: Config, rank: int) -> Row:

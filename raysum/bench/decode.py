@@ -10,13 +10,13 @@ from functools import cached_property
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 
 from raysum import systems
-from raysum.bench.base import PresetBench, Row, alone
+from raysum.bench.base import Number, PresetBench, Row, Threads, alone
 from raysum.bench.machine import DTYPES, Costs, Machine, measure, timed
 from raysum.config.sections import Config
 from raysum.decode.beam import beam_search
@@ -51,8 +51,8 @@ class DecodeBench(PresetBench):
 
     NAME: ClassVar[str] = "decode"
     presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
-    batches: list[Annotated[int, Field(gt=0)]] = Field([1, 16], min_length=1, description="examples decoded together")
-    threads: list[Annotated[int, Field(gt=0)]] = Field([2], min_length=1)
+    batches: list[Number] = Field([1, 16], min_length=1, description="examples decoded together")
+    threads: list[Threads] = Field([2], min_length=1)
     dtypes: list[Literal["fp32", "bf16", "int8"]] = Field(["fp32"], min_length=1)
     beams: int = Field(5, gt=0)
     length: int = Field(200, gt=0, description="tokens of every summary")
@@ -60,7 +60,7 @@ class DecodeBench(PresetBench):
     against: list[str] = Field([], description="tools to compare flat presets with: transformers, ctranslate2")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
-        configs = self.configs()
+        configs = self.configs(are_decoded=True)
         for tool, (_, config) in product(self.against, configs):
             _check_peer(tool, config)
         if "int8" in self.dtypes:

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from raysum import systems
-from raysum.bench.base import PresetBench, Row
+from raysum.bench.base import PresetBench, Row, Threads
 from raysum.bench.machine import Machine, timed
 from raysum.bench.train import training_step
 from raysum.config.sections import Config
@@ -34,7 +34,7 @@ class EfficiencyBench(PresetBench):
     most: int = Field(8, gt=0, le=10_000, description="largest batch size that is tried")
     examples: int = Field(8, gt=0, description="examples to validate, four at a time")
     target_tokens: int = Field(140, gt=1, description="tokens of each target; WikiSum's have about 140")
-    threads: int = Field(2, gt=0)
+    threads: Threads = 2
     config: list[str] = Field(
         ["source.max_paragraphs=16", "source.max_tokens=1600"],
         description="key=value overrides of every preset; the default is the papers' 1,600 source tokens",

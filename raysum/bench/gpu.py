@@ -9,14 +9,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from pandas import DataFrame
 from pydantic import Field
 
 from raysum import systems
-from raysum.bench.base import Bench, BenchResult, PresetBench, Row, alone, as_cell
+from raysum.bench.base import Bench, BenchResult, Number, PresetBench, Row, Threads, alone, as_cell
 from raysum.bench.checkpoint import CheckpointBench
 from raysum.bench.decode import DecodeBench
 from raysum.bench.machine import Machine, measure
@@ -52,22 +52,20 @@ class GpuBench(PresetBench):
     examples: int = Field(4, gt=0, description="examples of a training step")
     target_tokens: int = Field(140, gt=1)
     steps: int = Field(20, gt=0, description="compared losses; timed steps are half as many")
-    batches: list[Annotated[int, Field(gt=0)]] = Field(
-        [1, 16, 128], min_length=1, description="examples decoded together"
-    )
+    batches: list[Number] = Field([1, 16, 128], min_length=1, description="examples decoded together")
     length: int = Field(200, gt=1, description="tokens of every decoded summary")
     rows: int = Field(4096, gt=0, description="rows of the streamed dataset")
     parameters: Literal[25, 140, 400] = Field(140, description="millions, of the model for the stage checkpoints")
-    threads: int = Field(2, gt=0)
+    threads: Threads = 2
     out: str = Field("bench-gpu", description="folder for gpu.json and gpu.html")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
-        return [case for stage in self.stages for case in self._cases_of(stage, scratch)]
+        return [case for stage in dict.fromkeys(self.stages) for case in self._cases_of(stage, scratch)]
 
     def _cases_of(self, stage: str, scratch: Path) -> Iterator[tuple[Any, ...]]:
         if stage in ("losses", "beams"):
             work: Callable[..., Row] = self.losses_row if stage == "losses" else self.beams_row
-            for preset, config in self.configs():
+            for preset, config in self.configs(are_decoded=stage == "beams"):
                 yield stage, work, (preset, config)
             return
         bench = self._bench_of(stage)
@@ -96,12 +94,12 @@ class GpuBench(PresetBench):
 
     def measured(self, machine: Machine, stage: str, bench: Any, case: tuple[Any, ...]) -> Row:
         row = bench.measured(machine, *case) if isinstance(bench, Bench) else alone(bench, *case)
-        return {"stage": stage, **row}
+        return {"stage": stage} | row
 
     def losses_row(self, preset: str, config: Config) -> Row:
         """Return the largest relative difference of the losses of some steps to those of the CPU in fp32.
 
-        ``waits_at`` is the first place in the steps where the host waits for the GPU.
+        ``waits_at`` are the places in the steps where the host waits for the GPU.
         """
         torch.set_num_threads(self.threads)
         config = _without_dropout(config)
@@ -113,7 +111,7 @@ class GpuBench(PresetBench):
         is_right = difference <= _LOSS_LIMITS[self.dtype] and not waits
         row = {"preset": preset, "dtype": self.dtype, "steps": self.steps, "first_loss": expected[0]}
         row |= {"last_loss": expected[-1], "largest_difference": difference, "limit": _LOSS_LIMITS[self.dtype]}
-        return row | {"waits_at": waits[0] if waits else "never", "verdict": _verdict(is_right)}
+        return row | {"waits_at": ", ".join(dict.fromkeys(waits)) or "never", "verdict": _verdict(is_right)}
 
     def _losses(
         self, config: Config, batches: list[Any], target: torch.device, dtype: str, waits: list[str] | None = None
@@ -155,12 +153,15 @@ class GpuBench(PresetBench):
         folder = Path(self.out).expanduser()
         check_writable(folder)
         result = super().run()
+        say(f"{verdict_of(result)} {folder / 'gpu.html'} shows all figures.")
+        return result
+
+    def keep(self, result: BenchResult) -> None:
+        folder = Path(self.out).expanduser()
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "gpu.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n")
             (folder / "gpu.html").write_text(page(result))
-        say(f"{verdict_of(result)} {folder / 'gpu.html'} shows all figures.")
-        return result
 
 
 def _without_dropout(config: Config) -> Config:
@@ -207,15 +208,21 @@ def verdict_of(result: BenchResult) -> str:
     return f"The {result.machine.processor} agrees with the CPU in all {len(compared)} comparisons."
 
 
+def _heading(row: Row, stage: str) -> str:
+    """Return the heading of a column: the preset, and what differs between its rows."""
+    parts = row.get("preset", stage), "compiled" if row.get("compiled") else "", str(row.get("batch", ""))
+    return " ".join(filter(None, parts))
+
+
 def page(result: BenchResult) -> str:
     """Return the page of a result: the verdict, and a table for each stage."""
     sections = []
     for stage in dict.fromkeys(row["stage"] for row in result.rows):
         rows = [{name: value for name, value in row.items() if name != "stage"} for row in result.rows]
         kept = [row for row, whole in zip(rows, result.rows, strict=True) if whole["stage"] == stage]
-        names = [f"{row.get('preset', stage)} {row.get('batch', '')}".strip() for row in kept]
+        names = [_heading(row, stage) for row in kept]
         columns = {name: [as_cell(row.get(name)) for row in kept] for name in kept[0] if name != "preset"}
-        frame = DataFrame(columns, index=names).T
+        frame = DataFrame(columns, index=names).T.rename(index=lambda name: name.replace("_", " "))
         sections.append(section(stage, stage.capitalize(), numbers(frame)))
     top = conclusion(verdict_of(result)) + note(str(result.machine))
     return document("The first hour with a GPU", top, sections)

@@ -19,6 +19,7 @@ from raysum.runtime.processes import cores
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _CPU_SIDE, _GPU_SIDE = 2048, 8192  # rows of square matrices; larger ones are not faster
+_LEAST_SIDE, _LONGEST = 256, 1.0  # on a CPU, a product that would take more seconds has fewer rows
 _READ = 512 << 20  # bytes to sum: much larger than any cache
 _aten = torch.ops.aten
 _int8_linear = torch.ops.quantized.linear_dynamic
@@ -53,7 +54,6 @@ def measure(threads: int, dtypes: list[str]) -> Machine:
     """Measure the machine with ``threads`` threads, in this process."""
     torch.set_num_threads(threads)
     target = device()
-    side = _CPU_SIDE if target.type == "cpu" else _GPU_SIDE
     values = torch.ones(_READ // 4, device=target)
     return Machine(
         processor=torch.cuda.get_device_name() if target.type == "cuda" else _processor(),
@@ -61,19 +61,30 @@ def measure(threads: int, dtypes: list[str]) -> Machine:
         threads=threads,
         device=target.type,
         torch=torch.__version__,
-        gflops={dtype: round(2e-9 * side**3 / fastest(_product(dtype, side, target)), 1) for dtype in dtypes},
+        gflops={dtype: _rate(dtype, target) for dtype in dtypes},
         read_gb_per_s=round(1e-9 * _READ / fastest(values.sum), 1),
     )
 
 
-def fastest(work: Callable[[], Any]) -> float:
-    """Return the seconds of the fastest run of ``work`` within about ``_SECONDS``, after a warm-up."""
+def _rate(dtype: str, target: torch.device) -> float:
+    """Return 1e9 operations per second in products of square matrices."""
+    side = _GPU_SIDE
+    if target.type == "cpu":
+        few = fastest(_product(dtype, _LEAST_SIDE, target), seconds=0.1)
+        side = _CPU_SIDE
+        while side > _LEAST_SIDE and few * (side / _LEAST_SIDE) ** 3 > _LONGEST:
+            side //= 2
+    return round(2e-9 * side**3 / fastest(_product(dtype, side, target)), 1)
+
+
+def fastest(work: Callable[[], Any], seconds: float = _SECONDS) -> float:
+    """Return the seconds of the fastest run of ``work`` within about ``seconds``, after a warm-up."""
     work()
-    seconds: list[float] = []
-    end = time.perf_counter() + _SECONDS
-    while not seconds or time.perf_counter() < end:
-        seconds.append(timed(work))
-    return min(seconds)
+    runs: list[float] = []
+    end = time.perf_counter() + seconds
+    while not runs or time.perf_counter() < end:
+        runs.append(timed(work))
+    return min(runs)
 
 
 def timed(work: Callable[[], Any]) -> float:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 from sentencepiece import SentencePieceProcessor
 
-from raysum.bench.base import Bench, Row
+from raysum.bench.base import Bench, Number, Row
 from raysum.bench.inputs import clusters
 from raysum.bench.machine import Machine, cpu_timed
 from raysum.data.writer import DatasetWriter
@@ -40,7 +40,7 @@ class PrepareBench(Bench):
     vocab: str | None = Field(None, description="a SentencePiece model; default: train one of `pieces`")
     pieces: int = Field(32000, gt=100)
     clusters: int = Field(100, gt=0)
-    max_paragraphs: list[int] = Field([40, 1000], min_length=1, description="paragraphs to keep of a cluster's 525")
+    max_paragraphs: list[Number] = Field([40, 1000], min_length=1, description="paragraphs to keep of a cluster's 525")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
         return [(most,) for most in self.max_paragraphs]

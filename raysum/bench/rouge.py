@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from raysum.bench.base import Bench, Row
+from raysum.bench.base import Bench, Number, Row
 from raysum.bench.inputs import clusters
 from raysum.bench.machine import Machine, timed
 from raysum.errors import UserError
@@ -25,7 +25,7 @@ class RougeBench(Bench):
 
     NAME: ClassVar[str] = "rouge"
     data: list[str] = Field([], description="files of clusters with summaries; default: generated ones")
-    words: list[int] = Field([140, 20], min_length=1, description="most words of both texts")
+    words: list[Number] = Field([140, 20], min_length=1, description="most words of both texts")
     pairs: int = Field(400, gt=0)
     repeats: int = Field(2, gt=0, description="repetitions; the fastest counts")
 
@@ -57,6 +57,7 @@ class RougeBench(Bench):
             "words": words,
             "pairs": len(pairs),
             "threads": 1,
+            "counted_by": type(rouge.library().scorer).__module__.partition(".")[0],
             "pairs_per_s": len(pairs) / ours_s,
             "rouge_score_pairs_per_s": len(pairs) / theirs_s,
             "times_rouge_score": theirs_s / ours_s,

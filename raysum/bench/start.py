@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import psutil
 from pydantic import Field
@@ -34,7 +34,9 @@ class StartBench(Bench):
 
     NAME: ClassVar[str] = "start"
     commands: list[Literal["train", "tune"]] = Field(["train", "tune"], min_length=1)
-    workers: list[int] = Field([2, 0], min_length=1, description="workers of the training; 0 = in the process itself")
+    workers: list[Annotated[int, Field(ge=0)]] = Field(
+        [2, 0], min_length=1, description="workers of the training; 0 = in the process itself"
+    )
     dashboard: list[bool] = Field([True], min_length=1, description="whether Ray has its dashboard")
     repeats: int = Field(3, gt=0)
 
@@ -88,11 +90,13 @@ def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[st
     began = time.monotonic()
     with log.open("wb") as output:
         process = psutil.Popen(line, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment)
-    cpu = _watch(process, lambda: file.exists() and mark in file.read_bytes())
-    seconds = time.monotonic() - began
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    process.wait(_TIMEOUT)
+    try:
+        cpu = _watch(process, lambda: file.exists() and mark in file.read_bytes())
+        seconds = time.monotonic() - began
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(_TIMEOUT)
     if not cpu:
         raise UserError(f"{' '.join(line)} gave no result: {log.read_text(errors='replace')[-2000:]}")
     kinds = ("driver", "workers", *_RAY)

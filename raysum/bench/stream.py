@@ -14,7 +14,7 @@ import psutil
 import torch
 from pydantic import Field
 
-from raysum.bench.base import PresetBench, Row
+from raysum.bench.base import Number, PresetBench, Row, Threads
 from raysum.bench.inputs import wikisum_like
 from raysum.bench.machine import Machine
 from raysum.bench.train import ENDLESS, training_step, wait_share
@@ -42,8 +42,8 @@ class StreamBench(PresetBench):
     rows: int = Field(20_000, gt=0, description="rows of the generated dataset")
     seconds: float = Field(5.0, gt=0, description="duration of the measurement of throughput")
     steps: int = Field(6, ge=0, description="micro-batches to train on, to measure waiting; 0 = none")
-    threads: int = Field(2, gt=0)
-    ranks: list[int] = Field([], description="measure reading an epoch for these numbers of ranks instead")
+    threads: Threads = 2
+    ranks: list[Number] = Field([], description="measure reading an epoch for these numbers of ranks instead")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
         configs = self.configs()

@@ -14,15 +14,16 @@ import torch
 from pydantic import Field
 
 from raysum import systems
-from raysum.bench.base import BenchResult, PresetBench, Row
+from raysum.bench.base import BenchResult, Number, PresetBench, Row, Threads
 from raysum.bench.inputs import full_size
 from raysum.bench.machine import DTYPES, Costs, Machine, measure, timed
 from raysum.config.sections import Config
 from raysum.models.batch import move
 from raysum.models.kernels.compilation import compile_layers
+from raysum.runtime.compat import check_compiler
 from raysum.runtime.placement import device
 from raysum.runtime.processes import hushed, peak_rss_mb
-from raysum.runtime.storage import writing
+from raysum.runtime.storage import check_picture, writing
 from raysum.stream.collators.base import kind_of
 from raysum.stream.loader import batches
 from raysum.stream.plan import PlanSettings
@@ -40,16 +41,21 @@ class TrainBench(PresetBench):
     presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
     dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1)
     compiled: list[bool] = Field([False], min_length=1, description="whether layers are compiled (train.compile)")
-    paragraphs: list[int] = Field([], description="paragraphs per example, a row each; empty = the preset's number")
+    paragraphs: list[Number] = Field([], description="paragraphs per example, a row each; empty = the preset's number")
     examples: int = Field(4, gt=0, description="examples per step")
     target_tokens: int = Field(140, gt=1, description="tokens of each target; WikiSum's have about 140")
     steps: int = Field(5, gt=0, description="timed steps, after two warm-up steps")
-    threads: int = Field(2, gt=0)
-    plot: str | None = Field(None, description="PNG file for a plot of time and memory by paragraphs")
+    threads: Threads = 2
+    plot: str | None = Field(None, description="PNG or SVG file for a plot of time and memory by paragraphs")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        if self.plot:
+            check_picture(Path(self.plot).expanduser())
         counts: list[int | None] = [*self.paragraphs] or [None]
-        variants = product(self.configs(), self.dtypes, self.compiled, counts)
+        configs = self.configs()
+        if device().type == "cpu" and (True in self.compiled or any(config.train.compile for _, config in configs)):
+            check_compiler()
+        variants = product(configs, self.dtypes, self.compiled, counts)
         return [(*preset, dtype, compiled, count) for preset, dtype, compiled, count in variants]
 
     def machine(self) -> Machine:

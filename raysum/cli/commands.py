@@ -433,10 +433,14 @@ def bench(
     name: Annotated[
         str, Argument(help="checkpoint, decode, efficiency, gpu, prepare, rouge, serve, start, stream, train.")
     ],
-    settings: Annotated[list[str] | None, _argument("[KEY=VALUE]...", "Settings, such as threads=2.")] = None,
+    settings: Annotated[list[str] | None, _argument("[KEY=VALUE]...", "Settings: --settings lists them.")] = None,
     against: Annotated[str | None, Option(metavar="A,B", help="Other tools to measure for comparison.")] = None,
+    describe: Annotated[bool, Option("--settings", help="List the settings of the benchmark instead.")] = False,
 ) -> Any:
     """Measure speed and memory, and compare them with the limits of this machine."""
     from raysum.bench.registry import bench as run
+    from raysum.bench.registry import settings_of
 
+    if describe:
+        return settings_of(name)
     return run(name, [*(settings or []), *([f"against=[{against}]"] if against else [])])

@@ -9,6 +9,7 @@ from raysum import systems
 from raysum.config.base import Count, Minutes, Section, Share
 from raysum.config.decoding import DecodeConfig, SourceConfig
 from raysum.config.workers import WorkerRange, Workers
+from raysum.errors import UserError
 from raysum.models.family.spec import Adapters
 from raysum.systems import Size
 
@@ -80,8 +81,9 @@ class TrainConfig(Section):
 
     @property
     def most_tokens(self) -> int:
-        """``batch_tokens`` of a training; ``auto`` became a number before."""
-        assert self.batch_tokens != "auto", "job_spec_of replaces it"
+        """``batch_tokens`` of a training, whose specification has a number for ``auto``. Raises UserError for it."""
+        if self.batch_tokens == "auto":
+            raise UserError("train.batch_tokens=auto is only for a new training: set a number")
         return self.batch_tokens
 
     @property
@@ -92,6 +94,14 @@ class TrainConfig(Section):
     def validation_score(self, value: float) -> float:
         """Return a ``value`` of that metric as a score: the higher, the better."""
         return -value if self.best_by == "loss" or self.best_by.startswith("-") else value
+
+    @field_validator("batch_tokens", mode="before")
+    @classmethod
+    def _check_tokens(cls, value: Any) -> Any:
+        is_number = str(value).isdecimal() and 0 < int(value) <= 10**9
+        if not is_number and value != "auto":
+            raise ValueError("must be a number from 1 to 1,000,000,000, or auto")
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":

@@ -16,6 +16,7 @@ from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.runtime.progress import bar
 from raysum.runtime.rendering import Grid, Shown
+from raysum.runtime.storage import check_picture
 from raysum.text.languages import LANGUAGE
 
 if TYPE_CHECKING:
@@ -154,8 +155,7 @@ def plot_lengths(data: str | Path, file: str | Path) -> None:
     from matplotlib.figure import Figure
 
     dataset = Dataset.open(data)
-    if Path(file).suffix.lower() not in (".png", ".svg"):
-        raise UserError(f"cannot draw into {file}: name a file that ends with .png or .svg")
+    check_picture(Path(file))
     lengths = {split: dataset.lengths(split) for split in dataset.splits}
     figure = Figure(figsize=(11, 1 + 1.8 * len(lengths)), dpi=120, layout="constrained")
     grid = figure.subplots(len(lengths), len(_LENGTHS), sharex="col", squeeze=False)

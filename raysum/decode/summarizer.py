@@ -251,9 +251,8 @@ class Summarizer:
         """
 
         def summarized(batch: Sequence[int]) -> Iterator[SummarizedRow | None]:
-            with self.keeping_casts():
-                for event in self._batch_steps(rows, batch, settings, betas, is_cancelled):
-                    yield event if isinstance(event, SummarizedRow) else None
+            for event in self._batch_steps(rows, batch, settings, betas, is_cancelled):
+                yield event if isinstance(event, SummarizedRow) else None
 
         size = min(settings.batch_examples, -(-len(rows) // lanes_of(self._device)))
         batches = self._batches(rows, max(1, size))
@@ -275,7 +274,7 @@ class Summarizer:
     ) -> Iterator[Progress | SummarizedRow]:
         """Yield a :class:`Progress` after each step of a search, and a :class:`SummarizedRow` for each row.
 
-        Several of these generators can take turns in a thread, if that thread is in :meth:`keeping_casts`.
+        Several of these generators can take turns in a thread.
         """
         for batch in self._batches(rows, settings.batch_examples):
             yield from self._batch_steps(rows, batch, settings, betas, is_cancelled)
@@ -312,10 +311,6 @@ class Summarizer:
     def _precision(self) -> torch.autocast:
         """Return the context of computations; no other search may run in it."""
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.bf16)
-
-    def keeping_casts(self) -> torch.autocast:
-        """Return a context that keeps the bf16 copies of weights between steps, which are made in the first step."""
-        return torch.autocast(self._device.type, enabled=False)
 
     @property
     def _device(self) -> torch.device:

@@ -134,7 +134,8 @@ def _evaluate_generator(run: Run, dataset: Dataset, split: str, config: Evaluate
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [*served_baselines(dataset, split), *map(Extracted.named, paper_baseline_names())]
-    folder = results_folder(run, dataset, split, "terms" * config.terms, config.limit)
+    kinds = ["terms" * config.terms, config.dtype if config.dtype != "fp32" else ""]
+    folder = results_folder(run, dataset, split, "-".join(filter(None, kinds)), config.limit)
     result = compare_systems(systems, dataset, split, config, out=config.out or folder, mean=mean)
     if updates_ranges and mean is None and not config.decode and config.checkpoint == "best":
         learn(run, dataset, plain.seen)

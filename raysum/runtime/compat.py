@@ -14,6 +14,8 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from raysum.errors import UserError
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
@@ -53,6 +55,18 @@ def compiled(function: "Callable[..., Any]", backend: Any) -> "Callable[..., Any
 
     _config.use_duck_shape = False
     return torch.compile(function, backend=backend, dynamic=True)
+
+
+def check_compiler() -> None:
+    """Raise UserError if there is no C++ compiler, which torch.compile needs for a CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        problem = "compiled layers need a C++ compiler on a CPU, and there is none"
+        raise UserError(f"{problem}: install g++, or leave out train.compile=true") from None
 
 
 def peak_memory(known: "Iterable[Tensor]") -> Any:

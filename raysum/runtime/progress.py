@@ -62,9 +62,9 @@ def bar(items: Iterable[Any] | None = None, total: int | None = None, label: str
         file=_stream(),
         dynamic_ncols=True,
         leave=True,
-        mininterval=0.2 if _is_interactive() else math.inf,
-        delay=0 if _is_interactive() else 1,  # without a delay a bar starts with a line
-        ascii=None if _is_interactive() else True,
+        mininterval=0.2 if is_interactive() else math.inf,
+        delay=0 if is_interactive() else 1,  # without a delay a bar starts with a line
+        ascii=None if is_interactive() else True,
         disable=os.environ.get(LOG_FORMAT) == "json",
     )
     progress.delay = 0  # with a delay it ends without one
@@ -75,13 +75,13 @@ def say(text: str) -> None:
     """Print a one-line message."""
     if log("warning" if text.startswith("warning: ") else "info", text):
         return
-    if _is_interactive():
+    if is_interactive():
         tqdm.write(spelled(text), file=_stream())  # above the bars
     else:
         print(spelled(text), file=sys.stderr, flush=True)
 
 
-def _is_interactive() -> bool:
+def is_interactive() -> bool:
     """Return whether output can be overwritten, as in a terminal or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 

@@ -96,6 +96,15 @@ def check_writable(folder: Path) -> None:
                     each.rmdir()
 
 
+def check_picture(file: Path) -> None:
+    """Raises UserError if ``file`` is neither a PNG nor an SVG, or its folder cannot get files."""
+    if file.suffix.lower() not in (".png", ".svg"):
+        raise UserError(f"cannot draw into {file}: name a file that ends with .png or .svg")
+    if not file.absolute().parent.is_dir():
+        raise UserError(f"cannot draw into {file}: there is no folder {file.absolute().parent}; create it")
+    check_writable(file.absolute().parent)
+
+
 def check_here(path: Path, option: str = "folder") -> None:
     """Raises UserError if ``path`` comes from a URL, for commands that need a local folder."""
     if found := _URL.search(str(path)):

@@ -166,14 +166,13 @@ class Scheduler:
     def _decode(self) -> None:
         torch.set_num_threads(self._threads)
         running: list[_Batch] = []
-        with self._summarizer.keeping_casts():
-            while not self._is_stopped and (running or not self._is_ended()):
-                running += self._admitted(running)
-                if not running:
-                    continue
-                batch = min(running, key=lambda batch: batch.used)
-                if not batch.advance():
-                    running.remove(batch)
+        while not self._is_stopped and (running or not self._is_ended()):
+            running += self._admitted(running)
+            if not running:
+                continue
+            batch = min(running, key=lambda batch: batch.used)
+            if not batch.advance():
+                running.remove(batch)
         atexit.unregister(self._stop)
 
     def _is_ended(self) -> bool:

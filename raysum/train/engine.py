@@ -14,7 +14,7 @@ from raysum.models.adapters import adapt, is_adapter
 from raysum.models.kernels.compilation import compile_layers
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runs.folder import Checkpoint
-from raysum.runtime.compat import load_deepspeed
+from raysum.runtime.compat import check_compiler, load_deepspeed
 from raysum.train.checkpoints import needs_conversion
 from raysum.train.group import agreed, from_all_ranks
 from raysum.train.job_spec import JobSpec
@@ -37,6 +37,8 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     is_converted = checkpoint is not None and needs_conversion(checkpoint, world)
     settings = engine_config(config, world, torch.cuda.is_available(), is_converted)
     if compiles_layers(config):
+        if not torch.cuda.is_available():
+            check_compiler()
         compile_layers(model)
     if config.train.recompute:
         recompute_layers(model)

@@ -68,6 +68,8 @@ def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpe
     Its config has the vocabulary of ``dataset``. Raises UserError if no row can be trained on, the rows lack a column
     that the model reads, or the config validates and the dataset has no row for it.
     """
+    if config.train.compile:
+        say("train.compile: the first steps compile the layers, which takes seconds to minutes")
     model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
     config = _with_batch_tokens(config.model_copy(update={"model": model}), run)
     settings, kind = config.train, kind_of(model, dataset)

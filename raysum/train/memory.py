@@ -21,7 +21,7 @@ from raysum.models.batch import copied
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runtime.compat import peak_memory
 from raysum.runtime.processes import available_memory
-from raysum.stream.random_rows import limits_of, random_rows
+from raysum.stream.random_rows import check_random, limits_of, random_rows
 from raysum.train.optim import precision
 
 # The share of the free memory that a chosen micro-batch may fill, with weights and states. On a CPU there are holes
@@ -149,15 +149,16 @@ def activations(config: Config, examples: int) -> tuple[int, int]:
     for weight in objective.parameters():
         weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
     kind = systems.kind(spec)
-    arrays = kind.pack(random_rows(config, examples, target, 0), limits_of(config, target))
-    batch = copied(kind.collate(arrays), torch.device("meta"))
     try:
+        check_random(spec)
+        arrays = kind.pack(random_rows(config, examples, target, 0), limits_of(config, target))
+        batch = copied(kind.collate(arrays), torch.device("meta"))
         with (
             mock.patch.object(F, "scaled_dot_product_attention", _fused_attention),
             peak_memory(objective.parameters()) as peak,
         ):
             objective(batch).backward()
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, MemoryError, UserError) as error:
         problem = f"train.batch_tokens=auto cannot measure a {spec.system}: set a number"
         raise UserError(f"{problem} ({str(error).splitlines()[0]})") from None
     return sum(kind.tokens(arrays)), peak.most

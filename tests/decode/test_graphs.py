@@ -105,6 +105,34 @@ def test_repeated_operations_find_the_hypotheses_of_the_model(name, captured, mo
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_repetitions_read_only_memory_that_stays(name, monkeypatch):
+    model, source = model_and_source(name)
+    recordings = []
+
+    def capture(work):
+        with Recording() as recording:
+            outputs = work()
+        recordings.append(recording)
+        return recording.repeat, outputs
+
+    def storages(values):
+        return {v.untyped_storage().data_ptr() for v in tree_leaves(values) if isinstance(v, torch.Tensor)}
+
+    monkeypatch.setattr(graphs, "capture", capture)
+    steps = graphs.GraphedSteps(model)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        state = steps.start(model.encode(source), 3)
+        for _ in range(2):
+            steps.step(torch.full((len(EXAMPLES) * 3,), 9), state)
+    (recording,) = recordings
+    kept = storages([[*vars(keys).values()] for keys in state.keys]) | storages([*vars(state).values()])
+    known = kept | storages([*model.parameters(), *model.buffers(), steps._tokens])
+    for function, arguments, options, result in recording.calls:
+        assert storages([arguments, options]) <= known, function
+        known |= storages(result)
+
+
 def test_examples_leave_graphs_at_different_lengths(captured, monkeypatch):
     lengths = set()
     for seed in range(4):

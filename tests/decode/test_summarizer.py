@@ -140,15 +140,14 @@ def test_searches_that_take_turns_give_what_each_gives_alone_and_their_texts_gro
     searches = [each.summarize_steps(some, chosen, [chosen.beta]) for each, some, chosen in jobs]
     found: list[dict] = [{} for _ in jobs]
     texts: list[dict] = [{} for _ in jobs]
-    with one.keeping_casts():
-        while any(len(some) < len(job[1]) for some, job in zip(found, jobs, strict=True)):
-            for number, steps in enumerate(searches):
-                match next(steps, None):
-                    case Progress(rows=reading) as progress:
-                        for row in reading:
-                            texts[number].setdefault(row, []).append(progress.text(row))
-                    case SummarizedRow(row=row) as done:
-                        found[number][row] = done
+    while any(len(some) < len(job[1]) for some, job in zip(found, jobs, strict=True)):
+        for number, steps in enumerate(searches):
+            match next(steps, None):
+                case Progress(rows=reading) as progress:
+                    for row in reading:
+                        texts[number].setdefault(row, []).append(progress.text(row))
+                case SummarizedRow(row=row) as done:
+                    found[number][row] = done
     for number, (each, some, chosen) in enumerate(jobs):
         alone = {
             event.row: event.summaries[0].to_dict()

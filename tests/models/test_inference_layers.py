@@ -58,6 +58,14 @@ def test_laid_out_layers_give_the_same(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", SPECS)
+def test_bf16_layers_give_the_values_of_autocast(name):
+    tokens, rounded, plain = targets(3), optimize_for_inference(model(name), "bf16"), model(name)
+    assert not any(isinstance(module, nn.Linear) for module in rounded.modules())
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(rounded(SOURCE, tokens), plain(SOURCE, tokens), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", SPECS)
 def test_logits_stay_near(name):
     tokens, quantized = targets(3), model(name)
     with torch.no_grad():

@@ -78,15 +78,14 @@ class _Linear(torch.autograd.Function):
 def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
     """Return ``model`` with its linear layers, also a tied output layer, replaced as ``dtype`` requires.
 
-    ``int8`` quantizes them and embeddings; ``fp32`` prepacks them on a CPU; other types change nothing. The model
-    cannot be trained or saved afterwards. Raises UserError for int8 if the model is not on a CPU, or torch has no int8
-    engine.
+    ``int8`` quantizes them and embeddings; ``bf16`` rounds them, as autocast does in every step; ``fp32`` prepacks them
+    on a CPU. The model cannot be trained or saved afterwards. Raises UserError for int8 if the model is not on a CPU,
+    or torch has no int8 engine.
     """
-    if dtype not in ("fp32", "int8"):
-        return model
     if dtype == "int8":
         check_int8(next(model.parameters()).device)
-    make: Callable[[Tensor, Tensor | None], Any] = int8_linear if dtype == "int8" else PackedLinear.of
+    makers = {"fp32": PackedLinear.of, "bf16": bf16_linear, "int8": int8_linear}
+    make: Callable[[Tensor, Tensor | None], Any] = makers[dtype]
     if getattr(model, "output", model) is None:
         model.output = make(model.embedding.weight, model.embedding.bias)
     # Linear layers excluded, so that replaced ones can be freed.
@@ -111,6 +110,15 @@ class PackedLinear(nn.Module):
         """Return the layer, or None if torch cannot prepack the matrix or it is too small to gain from it."""
         product = packed_linear(weight, bias) if weight.numel() >= _LEAST_PACKED else None
         return None if product is None else cls(product)
+
+
+def bf16_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+    """Return the bf16 layer of ``weight`` [outputs, inputs] and ``bias`` [outputs]: the values of autocast.
+
+    In inference mode autocast (torch 2.13) does not keep its bf16 copies of weights.
+    """
+    weight, bias = weight.detach().bfloat16(), None if bias is None else bias.detach().bfloat16()
+    return PackedLinear(lambda x: F.linear(x.bfloat16(), weight, bias))
 
 
 def check_int8(device: torch.device) -> None:
