@@ -45,7 +45,7 @@ class CheckpointBench(Bench):
     parameters: list[Literal[25, 140, 400]] = Field([25, 140, 400], min_length=1, description="millions, a row each")
     stages: list[Literal[0, 1, 2, 3]] = Field([2], min_length=1, description="ZeRO stages")
     bf16: bool = Field(False, description="train in bf16 instead of fp32")
-    workers: int = Field(2, gt=0, le=256)
+    workers: int = Field(2, gt=0, le=256, description="processes of the training")
     threads: Threads = Field(1, description="threads of each worker")
     saves: int = Field(3, gt=1, description="checkpoints; the median of those after the first counts")
 

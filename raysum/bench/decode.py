@@ -50,11 +50,11 @@ class DecodeBench(PresetBench):
     """A row for each preset, dtype, number of threads and batch size, and for each tool to compare with."""
 
     NAME: ClassVar[str] = "decode"
-    presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
+    presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1, description="models to measure")
     batches: list[Number] = Field([1, 16], min_length=1, description="examples decoded together")
-    threads: list[Threads] = Field([2], min_length=1)
-    dtypes: list[Literal["fp32", "bf16", "int8"]] = Field(["fp32"], min_length=1)
-    beams: int = Field(5, gt=0)
+    threads: list[Threads] = Field([2], min_length=1, description="CPU threads, a row each")
+    dtypes: list[Literal["fp32", "bf16", "int8"]] = Field(["fp32"], min_length=1, description="of products, a row each")
+    beams: int = Field(5, gt=0, description="hypotheses of an example")
     length: int = Field(200, gt=0, description="tokens of every summary")
     repeats: int = Field(2, gt=0, description="number of searches; the fastest counts")
     against: list[str] = Field([], description="tools to compare flat presets with: transformers, ctranslate2")

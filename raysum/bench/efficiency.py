@@ -28,13 +28,15 @@ class EfficiencyBench(PresetBench):
 
     NAME: ClassVar[str] = "efficiency"
     presets: list[str] = Field(
-        ["ft-3", "transformer-decoder", "tdmca-3", "txl", "ht-3-3", "vht", "pht", "graphsum"], min_length=1
+        ["ft-3", "transformer-decoder", "tdmca-3", "txl", "ht-3-3", "vht", "pht", "graphsum"],
+        min_length=1,
+        description="models to measure",
     )
     memory_mb: int = Field(2048, gt=0, description="memory limit of training in MiB: of the whole process, or of a GPU")
     most: int = Field(8, gt=0, le=10_000, description="largest batch size that is tried")
     examples: int = Field(8, gt=0, description="examples to validate, four at a time")
     target_tokens: int = Field(140, gt=1, description="tokens of each target; WikiSum's have about 140")
-    threads: Threads = 2
+    threads: Threads = Field(2, description="CPU threads")
     config: list[str] = Field(
         ["source.max_paragraphs=16", "source.max_tokens=1600"],
         description="key=value overrides of every preset; the default is the papers' 1,600 source tokens",

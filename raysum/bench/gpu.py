@@ -43,20 +43,20 @@ class GpuBench(PresetBench):
     """Rows of comparisons with the CPU, and the rows of the other benchmarks that need a GPU."""
 
     NAME: ClassVar[str] = "gpu"
-    presets: list[str] = Field(["ft", "ht", "pht", "vht", "bart-base"], min_length=1)
+    presets: list[str] = Field(["ft", "ht", "pht", "vht", "bart-base"], min_length=1, description="models to measure")
     stages: list[Stage] = Field([*get_args(Stage)], min_length=1, description="what to compare and to measure")
     dtype: Literal["bf16", "fp32"] = Field(
         default_factory=lambda: "bf16" if device().type == "cuda" else "fp32",
         description="of training and decoding; bf16 on a GPU, otherwise fp32",
     )
     examples: int = Field(4, gt=0, description="examples of a training step")
-    target_tokens: int = Field(140, gt=1)
+    target_tokens: int = Field(140, gt=1, description="tokens of each target in training")
     steps: int = Field(20, gt=0, description="compared losses; timed steps are half as many")
     batches: list[Number] = Field([1, 16, 128], min_length=1, description="examples decoded together")
     length: int = Field(200, gt=1, description="tokens of every decoded summary")
     rows: int = Field(4096, gt=0, description="rows of the streamed dataset")
     parameters: Literal[25, 140, 400] = Field(140, description="millions, of the model for the stage checkpoints")
-    threads: Threads = 2
+    threads: Threads = Field(2, description="CPU threads")
     out: str = Field("bench-gpu", description="folder for gpu.json and gpu.html")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:

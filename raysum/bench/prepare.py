@@ -38,8 +38,8 @@ class PrepareBench(Bench):
     NAME: ClassVar[str] = "prepare"
     data: list[str] = Field([], description="files of clusters with the sentences to use; default: generated ones")
     vocab: str | None = Field(None, description="a SentencePiece model; default: train one of `pieces`")
-    pieces: int = Field(32000, gt=100)
-    clusters: int = Field(100, gt=0)
+    pieces: int = Field(32000, gt=100, description="size of the trained vocabulary")
+    clusters: int = Field(100, gt=0, description="clusters to prepare")
     max_paragraphs: list[Number] = Field([40, 1000], min_length=1, description="paragraphs to keep of a cluster's 525")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:

@@ -26,7 +26,7 @@ class RougeBench(Bench):
     NAME: ClassVar[str] = "rouge"
     data: list[str] = Field([], description="files of clusters with summaries; default: generated ones")
     words: list[Number] = Field([140, 20], min_length=1, description="most words of both texts")
-    pairs: int = Field(400, gt=0)
+    pairs: int = Field(400, gt=0, description="most pairs of texts to score")
     repeats: int = Field(2, gt=0, description="repetitions; the fastest counts")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import httpx
 import numpy as np
 from pydantic import Field
 
-from raysum.bench.base import Bench, Row, alone
+from raysum.bench.base import Bench, Number, Row, alone
 from raysum.bench.machine import Machine, measure
 from raysum.bench.start import prepare_run
 from raysum.decode.summarizer import Summarizer
@@ -40,9 +40,11 @@ class ServeBench(Bench):
 
     NAME: ClassVar[str] = "serve"
     target: str | None = Field(None, description="the run to serve; None = a small one, made for this benchmark")
-    replicas: list[int] = Field([1], min_length=1)
-    clients: list[int] = Field([1, 4, 16], min_length=1, description="clients at once")
-    long: list[int] = Field([0, 2], min_length=1, description="clients with costly requests beside them")
+    replicas: list[Number] = Field([1], min_length=1, description="processes with the model")
+    clients: list[Number] = Field([1, 4, 16], min_length=1, description="clients at once")
+    long: list[Annotated[int, Field(ge=0)]] = Field(
+        [0, 2], min_length=1, description="clients with costly requests beside them"
+    )
     requests: int = Field(96, gt=0, description="requests of all clients together")
     length: int = Field(60, gt=0, description="tokens of every summary")
 

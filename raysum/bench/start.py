@@ -33,12 +33,12 @@ class StartBench(Bench):
     """A row for each command, number of workers and dashboard setting: medians of ``repeats`` starts."""
 
     NAME: ClassVar[str] = "start"
-    commands: list[Literal["train", "tune"]] = Field(["train", "tune"], min_length=1)
+    commands: list[Literal["train", "tune"]] = Field(["train", "tune"], min_length=1, description="what to start")
     workers: list[Annotated[int, Field(ge=0)]] = Field(
         [2, 0], min_length=1, description="workers of the training; 0 = in the process itself"
     )
     dashboard: list[bool] = Field([True], min_length=1, description="whether Ray has its dashboard")
-    repeats: int = Field(3, gt=0)
+    repeats: int = Field(3, gt=0, description="starts of each; the median counts")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
         prepare_run(scratch, trained="tune" in self.commands, aligned="tune" in self.commands)

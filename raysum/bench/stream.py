@@ -42,7 +42,7 @@ class StreamBench(PresetBench):
     rows: int = Field(20_000, gt=0, description="rows of the generated dataset")
     seconds: float = Field(5.0, gt=0, description="duration of the measurement of throughput")
     steps: int = Field(6, ge=0, description="micro-batches to train on, to measure waiting; 0 = none")
-    threads: Threads = 2
+    threads: Threads = Field(2, description="CPU threads")
     ranks: list[Number] = Field([], description="measure reading an epoch for these numbers of ranks instead")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
@@ -73,8 +73,8 @@ class StreamBench(PresetBench):
         row["first_batch_s"] = arrived
         row |= _throughput(stream, stream_batches, self.seconds) | {"peak_rss_mb": peak_rss_mb()}
         if self.steps:
-            if self.data:
-                model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
+            model: Any = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
+            if self.data or model.vocabulary > config.model.vocabulary:  # generated rows need few of the ids
                 config = config.model_copy(update={"model": model})
             first = stream.kind.collate(next(stream_batches).arrays)
             step, _ = training_step(config, move(first, device()), "fp32")

@@ -38,14 +38,14 @@ class TrainBench(PresetBench):
     """A row for each preset, dtype and number of paragraphs."""
 
     NAME: ClassVar[str] = "train"
-    presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1)
-    dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1)
+    presets: list[str] = Field(["ft", "ht", "ht-code", "pht", "vht"], min_length=1, description="models to measure")
+    dtypes: list[Literal["fp32", "bf16"]] = Field(["fp32"], min_length=1, description="of products, a row each")
     compiled: list[bool] = Field([False], min_length=1, description="whether layers are compiled (train.compile)")
     paragraphs: list[Number] = Field([], description="paragraphs per example, a row each; empty = the preset's number")
     examples: int = Field(4, gt=0, description="examples per step")
     target_tokens: int = Field(140, gt=1, description="tokens of each target; WikiSum's have about 140")
     steps: int = Field(5, gt=0, description="timed steps, after two warm-up steps")
-    threads: Threads = 2
+    threads: Threads = Field(2, description="CPU threads")
     plot: str | None = Field(None, description="PNG or SVG file for a plot of time and memory by paragraphs")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:

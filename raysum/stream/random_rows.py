@@ -16,7 +16,7 @@ from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 def check_random(spec: systems.Spec) -> None:
     """Raise UserError if ``spec`` is not trained on columns of :func:`random_row`."""
     if spec.TRAINER or set(systems.kind(spec).columns) - random_row(np.random.default_rng(), 100, [1], 2).keys():
-        raise UserError(f"a {spec.system} cannot be measured on random rows: choose another preset")
+        raise UserError(f"there are no random rows for the system {spec.system}: choose another preset")
 
 
 def batch_of(config: Config, examples: int, target_tokens: int, seed: int = 0) -> Any:

@@ -4,17 +4,23 @@
 """
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 import torch
 from torch.nn import functional
 
 from helpers.small_datasets import write_dataset
-from raysum.bench.base import BenchResult
+from raysum.bench.base import Bench, BenchResult
 from raysum.bench.efficiency import EfficiencyBench, largest_batch
 from raysum.bench.gpu import verdict_of
 from raysum.bench.machine import Costs, Machine
-from raysum.bench.registry import bench
+from raysum.bench.registry import BENCHES, bench, settings_of
 from raysum.cli.options import print_result
 from raysum.errors import UserError
 from raysum.models.kernels.linear import int8_linear
@@ -64,11 +70,68 @@ def test_an_operator_takes_the_longer_of_arithmetic_and_traffic():
         ("rouge", ["data=[nowhere.jsonl]"], "nowhere.jsonl"),
         ("decode", ["presets=[pht]", "against=[transformers]"], "transformers"),
         ("decode", ["presets=[ft]", "against=[marian]"], "unknown tool 'marian'"),
+        ("decode", ["presets=[hibert_tiny]"], "hibert_tiny generates no summaries"),
+        ("gpu", ["presets=[ft,hibert_tiny]", "stages=[losses,beams]"], "hibert_tiny generates no summaries"),
+        ("train", ["presets=[extractor]"], "no random rows for the system extractor"),
+        ("efficiency", ["presets=[alignment]"], "no random rows for the system predictor"),
+        ("train", ["paragraphs=[-1]"], "greater than 0"),
+        ("train", ["threads=100000000"], "less than or equal to 4096"),
+        ("train", ["plot=time.foo"], "ends with .png or .svg"),
+        ("train", ["plot=nowhere/time.png"], "no folder"),
+        ("rouge", ["words=[0]"], "greater than 0"),
+        ("serve", ["clients=[0]"], "greater than 0"),
     ],
 )
 def test_mistakes_are_one_message(name, settings, message):
     with pytest.raises(UserError, match=message):
         bench(name, settings)
+
+
+class Counting(Bench):
+    """Its third row fails."""
+
+    NAME = "counting"
+
+    def cases(self, scratch):
+        return [(1,), (2,), (3,)]
+
+    def measured(self, _, number):
+        if number == 3:
+            raise UserError("the third is wrong")
+        return {"number": number}
+
+
+def test_rows_before_a_mistake_are_shown_and_it_is_the_exit_code(capsys):
+    result = Counting().run()
+    assert [row["number"] for row in result.rows] == [1, 2]
+    with pytest.raises(UserError, match="the third is wrong"):
+        print_result(result, as_json=True)
+    assert [row["number"] for row in json.loads(capsys.readouterr().out)["rows"]] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_benchmark_and_its_processes(number, tmp_path):
+    sizes = ["presets=[pht-1]", "batches=[1]", "length=20", "repeats=100000", "threads=[1]", SMALL]
+    command = [sys.executable, "-m", "raysum", "bench", "decode", *sizes]
+    started = psutil.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)})
+    while not (children := [each for each in started.children() if "spawn_main" in " ".join(each.cmdline())]):
+        time.sleep(0.1)
+    time.sleep(3)  # it measures
+    started.send_signal(number)
+    assert "raysum: stopped" in started.communicate(timeout=20)[1]
+    assert started.returncode == 128 + number
+    psutil.wait_procs(children, timeout=5)
+    assert not any(child.is_running() for child in children) and not [*tmp_path.iterdir()]
+
+
+def test_every_benchmark_describes_its_settings():
+    for name, kind in BENCHES.items():
+        shown = settings_of(name)
+        assert shown.to_dict().keys() == kind.model_fields.keys() and shown.render()
+        assert all(setting["meaning"] for setting in shown.to_dict().values()), name
+    with pytest.raises(UserError, match="did you mean 'gpu'"):
+        settings_of("gpuu")
 
 
 @pytest.mark.long
@@ -137,7 +200,7 @@ def test_prepare_has_a_row_for_each_number_of_paragraphs_and_tells_what_wikisum_
 @pytest.mark.slow
 def test_checkpoints_are_measured_while_two_workers_train():
     (row,) = bench("checkpoint", ["parameters=[25]", "stages=[3]", "saves=2"]).rows
-    assert row["parameters"] == pytest.approx(25e6, rel=0.05) and row["stage"] == 3
+    assert row["parameters"] == pytest.approx(25e6, rel=0.05) and row["zero_stage"] == 3
     assert row["size_mb"] == pytest.approx(16 * row["parameters"] / (1 << 20), rel=0.05)
     assert 0 < row["stop_s"] < row["write_s"] and row["stop_share"] == pytest.approx(row["stop_s"] / row["write_s"])
     assert row["peak_rss_mb"] > row["training_rss_mb"] > 100
@@ -186,15 +249,18 @@ def test_the_largest_size_is_found_in_few_tries(most, limit):
 
 @pytest.mark.slow
 def test_the_gpu_benchmark_runs_at_tiny_size_on_a_cpu(tmp_path):
-    sizes = ["steps=3", "length=6", "target_tokens=6", "batches=[2]", "threads=1", "stages=[losses,beams]"]
+    sizes = ["steps=3", "length=6", "target_tokens=6", "batches=[2]", "threads=1", "rows=64", "parameters=25"]
     small = SMALL.replace("]", ", source.max_paragraphs=2, source.paragraph_tokens=8]")
     result = bench("gpu", ["presets=[pht-1]", small, *sizes, f"out={tmp_path / 'gpu'}"])
-    losses, beams = result.rows
+    stages = ["losses", "beams", "training", "decoding", "streaming", "checkpoints"]
+    assert [row["stage"] for row in result.rows] == stages
+    losses, beams, *_ = result.rows
     assert losses["largest_difference"] == beams["largest_difference"] == 0  # the CPU against itself
     assert losses["first_loss"] != losses["last_loss"] and losses["waits_at"] == "never" and beams["same_share"] == 1
     written = json.loads((tmp_path / "gpu" / "gpu.json").read_text())
-    assert [row["verdict"] for row in written["rows"]] == ["right", "right"]
-    assert "There is no GPU here" in (tmp_path / "gpu" / "gpu.html").read_text()
+    assert [row.get("verdict") for row in written["rows"]] == ["right", "right", *[None] * 4]
+    page = (tmp_path / "gpu" / "gpu.html").read_text()
+    assert "There is no GPU here" in page and all(f"<h2>{stage.capitalize()}" in page for stage in stages)
 
 
 def test_a_wrong_loss_is_the_first_sentence_of_the_page():
