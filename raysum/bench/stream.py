@@ -73,8 +73,9 @@ class StreamBench(PresetBench):
         row["first_batch_s"] = arrived
         row |= _throughput(stream, stream_batches, self.seconds) | {"peak_rss_mb": peak_rss_mb()}
         if self.steps:
-            model: Any = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
-            if self.data or model.vocabulary > config.model.vocabulary:  # generated rows need few of the ids
+            given: Any = config.model
+            model = given.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
+            if self.data or model.vocabulary > given.vocabulary:  # generated rows need few of the ids
                 config = config.model_copy(update={"model": model})
             first = stream.kind.collate(next(stream_batches).arrays)
             step, _ = training_step(config, move(first, device()), "fp32")

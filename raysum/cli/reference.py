@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from raysum.bench.registry import BENCHES
 from raysum.config.base import Section
 from raysum.config.decoding import DecodeConfig, ExtractConfig, SourceConfig
 from raysum.config.sections import Config, OptimConfig, TrainConfig
@@ -30,6 +31,7 @@ _SECTIONS: dict[str, type[Checked]] = {
         *(ReproduceConfig, ServeConfig, SourceConfig, SpaceConfig, TeachConfig, TrainConfig),
     )
 }
+_SECTIONS |= {f"{name}bench": kind for name, kind in BENCHES.items()}
 SCHEMAS: dict[str, type[Section]] = {
     "raysum/presets/config.schema.json": Config,
     "tune_spaces/space.schema.json": SpaceConfig,
