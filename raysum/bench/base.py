@@ -143,7 +143,7 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True)
 class BenchResult(Shown):
-    """The machine and flat ``rows``. A column that a row lacks is empty in the table.
+    """The machine and flat ``rows``. A figure that a row lacks is empty in its table.
 
     ``problem``: why there are no more rows.
     """
@@ -163,7 +163,7 @@ class BenchResult(Shown):
             table.add_column(first.replace("_", " "), no_wrap=True)
             for row in rows:
                 table.add_column(as_cell(row.get(first)), justify="right")
-            for name in names:
+            for name in (name for name in names if any(name in row for row in rows)):
                 table.add_row(name.replace("_", " "), *(as_cell(row.get(name)) for row in rows))
             tables.append(table)
         return Group(*tables, str(self.machine))
