@@ -1,4 +1,4 @@
-"""Decoding steps on a GPU as CUDA graphs: one launch for all kernels of a model's step, which are about 200.
+"""Decoding steps on a GPU as CUDA graphs: one launch for all kernels of a model's step (about 120 operations).
 
 A graph repeats operations on the memory in which they were captured. So it is used as long as the arrays of a cache
 stay in place: until examples leave, or until a cache needs larger arrays. The search around the step is not captured.

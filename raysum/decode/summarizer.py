@@ -93,7 +93,7 @@ class Summarizer:
 
     ``settings`` are those of the run with the overrides of ``load``; ``source`` limits what the model reads of a row.
     If there are any: its attention ``predictor``, the ``ranker`` of extractive probabilities, the ``paragraph_ranker``
-    of its recipe, and its reference ranges ``familiar``. ``bf16``: products by autocast; scores are always fp32.
+    of its recipe, and its reference ranges ``familiar``. ``dtype``: of products; scores are always fp32.
     """
 
     model: Generator
@@ -106,7 +106,7 @@ class Summarizer:
     ranker: Any = None
     paragraph_ranker: LearnedRanker | None = None
     familiar: Familiar | None = None
-    bf16: bool = False
+    dtype: str = "fp32"
 
     def __post_init__(self) -> None:
         self._grounding = Grounding(self.vocabulary, self.recipe.normalize)
@@ -153,7 +153,7 @@ class Summarizer:
             restore_ranker(settings.ranker, vocabulary.sha256, torch_device) if settings.ranker else None,
             LearnedRanker.beside(opened.vocabulary, recipe, torch_device),
             Familiar.read(opened, vocabulary),
-            bf16=config.dtype == "bf16",
+            dtype=config.dtype,
         )
 
     def choose(self, changes: Mapping[str, Any]) -> DecodeConfig:
@@ -310,7 +310,7 @@ class Summarizer:
 
     def _precision(self) -> torch.autocast:
         """Return the context of computations; no other search may run in it."""
-        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.bf16)
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.dtype == "bf16")
 
     @property
     def _device(self) -> torch.device:

@@ -67,7 +67,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
         if model.ranks and dataset.kind == "ranking":
             from raysum.evaluate.ranking import evaluate_ranker
 
-            folder = config.out or results_folder(run, dataset, split, limit=config.limit)
+            folder = config.out or _own_folder(run, dataset, split, config)
             check_place(folder)
             return save_evaluation(folder, *evaluate_ranker(run, dataset, split, config))
         return (_evaluate_extractor if model.extracts else _evaluate_generator)(run, dataset, split, config)
@@ -103,11 +103,10 @@ def _evaluate_extractor(run: Run, dataset: Dataset, split: str, config: Evaluate
     own, others = Extractor.trained(run, config), [extractive(name) for name in ("lead", "lexrank", "mmr")]
     settings = own.settings.model_copy(update={"redundancy": config.decode.get("redundancy")})
     systems: list[System] = [Extracted(own.system, own.settings), *(Extracted(each, settings) for each in others)]
-    kind = "reference-length" * config.reference_length
     if config.reference_length:
         served = [Extracted(each, at_reference=True) for each in others if each.name == "lexrank"]
         systems = [*(PaperBaseline(system) for system in (own.system, *others)), *served]
-    folder = config.out or results_folder(run, dataset, split, kind, config.limit)
+    folder = config.out or _own_folder(run, dataset, split, config, "reference-length" * config.reference_length)
     return compare_systems(systems, dataset, split, config, out=folder)
 
 
@@ -134,8 +133,7 @@ def _evaluate_generator(run: Run, dataset: Dataset, split: str, config: Evaluate
     if config.swapped:
         systems.append(Swapped("swapped", summarizer, summarizer.settings))
     systems += [*served_baselines(dataset, split), *map(Extracted.named, paper_baseline_names())]
-    kinds = ["terms" * config.terms, config.dtype if config.dtype != "fp32" else ""]
-    folder = results_folder(run, dataset, split, "-".join(filter(None, kinds)), config.limit)
+    folder = _own_folder(run, dataset, split, config, "terms" * config.terms)
     result = compare_systems(systems, dataset, split, config, out=config.out or folder, mean=mean)
     if updates_ranges and mean is None and not config.decode and config.checkpoint == "best":
         learn(run, dataset, plain.seen)
@@ -146,6 +144,12 @@ def served_baselines(dataset: Dataset, split: str) -> list[System]:
     """Return Lead and LexRank as they are served, with the usual length of summaries of ``dataset``."""
     usual = LoadConfig(decode={"words": usual_words(dataset, split)})
     return [Extracted.named(name, usual) for name in ("lead", "lexrank")]
+
+
+def _own_folder(run: Run, dataset: Dataset, split: str, config: EvaluateConfig, kind: str = "") -> Path:
+    """Return the :func:`results_folder` of an evaluation by ``config``, which names its precision."""
+    kinds = kind, config.dtype if config.dtype != "fp32" else ""
+    return results_folder(run, dataset, split, "-".join(filter(None, kinds)), config.limit)
 
 
 def results_folder(run: Run, dataset: Dataset, split: str, kind: str = "", limit: int | None = None) -> Path:

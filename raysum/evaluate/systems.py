@@ -47,7 +47,8 @@ class Trained:
     def how(self) -> str:
         """The description for people."""
         weights = [f"{key} {value:g}" for key in _TERMS if (value := getattr(self.settings, key))]
-        return ", ".join([f"beam search with {self.settings.num_beams} beams", *weights])
+        rounded = [self.summarizer.dtype] if self.summarizer.dtype != "fp32" else []
+        return ", ".join([f"beam search with {self.settings.num_beams} beams", *weights, *rounded])
 
     def summarize(self, rows: Sequence[Row], others: Sequence[Row]) -> list[Summary]:
         """Return one summary for each row; ``others`` are rows of other clusters, one for each row."""

@@ -315,6 +315,13 @@ def test_evaluating_a_run_saves_and_returns_the_same(run, data):
     assert any(line["swapped"] != line["pht"] for line in lines)
 
 
+def test_another_precision_is_named_and_has_its_own_folder(run, data):
+    result = evaluate(str(run.path), data.path, split="test", limit=3, dtype="int8")
+    assert result.how["pht"].endswith(", int8")
+    assert (results_folder(run, data, "test", "int8", 3) / "table.json").is_file()
+    assert not (results_folder(run, data, "test", limit=3) / "table.json").exists()
+
+
 def test_the_results_of_two_datasets_stand_side_by_side(run, data, tmp_path):
     shutil.copytree(data.path, tmp_path / data.path.name)
     manifest = json.loads((data.path / MANIFEST).read_text()) | {"fingerprint": "another"}
