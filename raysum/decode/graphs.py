@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from raysum.models.batch import AttentionRequest
-from raysum.models.generator import Generator
 from raysum.models.keys import Cache
 from raysum.models.layers import backbone_of
 
@@ -22,14 +21,15 @@ Outputs = tuple[Tensor, Tensor | None]
 
 def on_device(model: Any, device: torch.device) -> Any:
     """Return a model whose steps are graphs, if its ``device`` and its layers permit it, otherwise ``model``."""
-    is_possible = device.type == "cuda" and isinstance(model, Generator) and model.spec.compiles
+    is_possible = device.type == "cuda" and hasattr(model, "extend") and model.spec.compiles
     return GraphedSteps(model) if is_possible else model
 
 
 class GraphedSteps:
     """A StepModel of one search. Its results are overwritten by its next step. If a capture fails, it warns."""
 
-    def __init__(self, model: Generator):
+    def __init__(self, model: Any):
+        """``model``: a :class:`raysum.models.generator.Generator`."""
         self._model = model
         self._store: Tensor | None = None  # of the cache, when a graph was last possible
         self._repeat: Callable[[], None] | None = None
