@@ -24,12 +24,14 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _LARGEST = 64 << 20  # bytes: larger blocks still go back at once, as keeping them costs too much memory
 _KEPT = 256 << 20  # bytes that may stay free at the end of the heap
 
-# OpenMP's threads spin for some microseconds while they wait for each other, then sleep. Longer spinning takes cores
-# from the threads that they wait for; sleeping at once costs more than the work of a small model. OpenMP reads these
-# variables when torch is imported. Measured: searches per second of the quickstart's model, two threads on two cores of
-# a virtual machine, with torch's default, with immediate sleep, and with these values: alone 9.0, 3.4, 6.9; beside busy
-# loops on both cores 0.05, 1.9, 2.8; two such processes 2.9, 10.2, 5.7; four 0.1, 8.3, 5.3.
-_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+# OpenMP's threads spin while they wait for each other, for about as long as it takes to wake one up, then sleep. Longer
+# spinning takes cores from the threads that they wait for; sleeping at once costs more than the work of a small model.
+# OpenMP reads these variables when torch is imported. Measured on two cores of a virtual machine, two threads:
+# searches per second of the quickstart's model with torch's default, with immediate sleep, and with 1,000 turns: alone
+# 9.0, 3.4, 6.9; beside busy loops on both cores 0.05, 1.9, 2.8; four such processes 0.1, 8.3, 5.3. Milliseconds of a
+# decoding step of `ft` with 1,000, 3,000 and 5,000 turns: alone 12.5, 10.2, 9.9 (in int8 10.3, 7.1, 7.4), two such
+# processes 19, 26, 35, four 40, 58 and more.
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
 
 
 def let_threads_sleep() -> None:

@@ -74,5 +74,5 @@ def test_threads_that_wait_sleep_from_the_import_on_also_in_a_notebook(given):
     code = f"import raysum, os, sys; print(*(os.environ.get(one) for one in {names}), 'torch' in sys.modules)"
     values = {name: value for name, value in os.environ.items() if name not in names} | given
     done = subprocess.run([sys.executable, "-c", code], env=values, capture_output=True, text=True, check=True)
-    expected = given or {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+    expected = given or {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
     assert done.stdout.split() == [*(str(expected.get(name)) for name in names), "False"]
