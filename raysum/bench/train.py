@@ -20,6 +20,7 @@ from raysum.bench.machine import DTYPES, Costs, Machine, measure, timed
 from raysum.config.sections import Config
 from raysum.models.batch import move
 from raysum.models.kernels.compilation import compile_layers
+from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runtime.compat import check_compiler
 from raysum.runtime.placement import device
 from raysum.runtime.processes import hushed, peak_rss_mb
@@ -148,6 +149,8 @@ def training_step(
     model = systems.build(config.model)
     if compiles_layers(config):
         compile_layers(model)
+    if config.train.recompute:
+        recompute_layers(model)
     objective = systems.objective(config.model, model, config.train.label_smoothing)
     objective.to(target)
     optimizer = torch.optim.Adam(objective.parameters(), lr=rate, fused=True)
