@@ -15,7 +15,7 @@ from raysum.models.batch import AttentionRequest
 from raysum.models.kernels.attention import masked_softmax
 
 _ROOM = 32  # positions between two removals of unused tokens
-_FIXED_ROOM = 128  # the least number, if arrays are fixed: each removal makes the host wait
+_FIXED_ROOM = 128  # that number if arrays are fixed, or half of it: each removal makes the host wait
 
 Keys = TypeVar("Keys", bound="SourceKeys")
 
@@ -170,16 +170,17 @@ class Cache:
     def _compact(self) -> None:
         """Drop tokens in no beam's past, so that all examples have the same number, and provide new entries.
 
-        Fixed arrays stay in place unless they are too small.
+        Fixed arrays stay in place if half of their usual room is free.
         """
         is_used = self.lineage.any(1)
         most, beams = int(is_used.sum(1).max()) if self._used else 0, self.lineage.shape[1]
-        capacity = most + (_FIXED_ROOM if self.is_fixed else _ROOM) * beams
+        room = (_FIXED_ROOM if self.is_fixed else _ROOM) * beams
         order = is_used.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
         lineage = self.lineage.gather(2, order[:, None].expand(-1, beams, -1))
         positions, store = self.positions.gather(1, order), self.store
         smaller = store
-        if not self.is_fixed or capacity > self.lineage.shape[2]:
+        if not self.is_fixed or most + room // 2 > self.lineage.shape[2]:
+            capacity = most + room
             self.lineage = lineage.new_zeros(*lineage.shape[:2], capacity)
             self.positions = positions.new_zeros(len(positions), capacity)
             if store is not None:

@@ -55,7 +55,7 @@ def captured(monkeypatch):
     """The number of captures and repetitions."""
     counts = {"captured": 0, "repeated": 0}
 
-    def capture(work):
+    def capture(work, _):
         with Recording() as recording:
             outputs = work()
         counts["captured"] += 1
@@ -110,7 +110,7 @@ def test_repetitions_read_only_memory_that_stays(name, monkeypatch):
     model, source = model_and_source(name)
     recordings = []
 
-    def capture(work):
+    def capture(work, _):
         with Recording() as recording:
             outputs = work()
         recordings.append(recording)
@@ -159,7 +159,7 @@ def test_texts_longer_than_the_positions_raise_the_error_of_the_model(captured, 
 
 
 def test_a_search_goes_on_if_no_step_can_be_captured(monkeypatch):
-    def capture(work):
+    def capture(work, _):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     model, source = model_and_source("L/P")
@@ -170,6 +170,7 @@ def test_a_search_goes_on_if_no_step_can_be_captured(monkeypatch):
         found = searched(model, source, settings, monkeypatch, True)
     assert [one[0].ids for one in found] == [one[0].ids for one in plain]
     assert len(warned) == 1
+    assert graphs.on_device(model, torch.device("cuda")) is model, "it is not tried again"
 
 
 @pytest.mark.parametrize("name", NAMES)

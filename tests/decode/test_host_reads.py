@@ -75,7 +75,7 @@ def test_a_gpu_is_read_once_in_eight_steps(name, with_graphs, monkeypatch):
     model.extend = lambda *arguments: made.append(1) or extend(*arguments)
     if with_graphs:
         monkeypatch.setattr(beam, "on_device", lambda model, _: GraphedSteps(model))
-        monkeypatch.setattr(graphs, "capture", lambda work: (work, work()))
+        monkeypatch.setattr(graphs, "capture", lambda work, _: (work, work()))
     settings = DecodeConfig(num_beams=3, max_length=40, beta=0, no_repeat_ngram_size=3, no_repeat_last=2)
     with torch.inference_mode(), pytest.raises((RuntimeError, NotImplementedError), match=r"meta"):
         beam_search(model, model.encode(source), settings)
