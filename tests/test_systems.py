@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -188,7 +189,8 @@ def test_it_is_served(toy):
     command = [sys.executable, "-m", "raysum", "serve", str(toy["run"]), "--port=0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(TOY)})
     try:
-        address = next(line.split()[-1] for line in server.stderr if line.startswith("serving"))
+        line = next(line for line in server.stderr if line.startswith("serving"))
+        (address,) = re.findall(r"http://[\d.]+:\d+", line)
         text = "The mill stands by the river, and turns all day and night."
         answer = Client(address).summarize("Mill", [text], min_length=4)
         assert answer["summary"] and answer["attention"] == [pytest.approx(1)]

@@ -133,6 +133,22 @@ def test_repetitions_read_only_memory_that_stays(name, monkeypatch):
         known |= storages(result)
 
 
+@torch.no_grad()
+def test_a_cache_that_drops_most_tokens_stays_in_place(monkeypatch):
+    monkeypatch.setattr(keys, "_FIXED_ROOM", 8)
+    model, source = model_and_source("L/P")
+    memory, tokens = model.encode(source), torch.arange(9, 9 + 20 * 9).view(20, 9) % 30 + 9
+    fixed, usual = model.start(memory, 3, is_fixed=True), model.start(memory, 3)
+    stores = set()
+    for column in tokens:
+        found, expected = (model.step(column, state)[0] for state in (fixed, usual))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        stores.add(fixed.store.data_ptr())
+        for state in (fixed, usual):
+            state.reorder(torch.tensor([[1, 1, 1]] * 3))  # one past remains
+    assert len(stores) == 2, "of 24 entries, half are free beside 8 tokens, but not beside 13"
+
+
 def test_examples_leave_graphs_at_different_lengths(captured, monkeypatch):
     lengths = set()
     for seed in range(4):
