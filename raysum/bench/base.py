@@ -24,7 +24,7 @@ from raysum.errors import UserError
 from raysum.runtime.processes import keep_freed_memory, peak_rss_mb
 from raysum.runtime.progress import bar, is_interactive, say
 from raysum.runtime.rendering import Grid, Shown, print_safely
-from raysum.stream.random_rows import check_random
+from raysum.stream.random_rows import has_random_rows
 
 Row = dict[str, Any]
 Number = Annotated[int, Field(gt=0)]
@@ -95,7 +95,8 @@ class PresetBench(Bench):
         """
         configs = [(preset, load_config(preset, self.config)) for preset in self.presets]
         for preset, config in configs:
-            check_random(config.model)
+            if not has_random_rows(config.model):
+                raise UserError(f"there are no random rows for the system {config.model.system}: choose another preset")
             if are_decoded and not config.model.summarizes:
                 raise UserError(f"the preset {preset} generates no summaries: choose one that does, such as pht")
         return configs

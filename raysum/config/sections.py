@@ -3,7 +3,16 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, GetPydanticSchema, PlainValidator, SerializeAsAny, field_validator, model_validator
+from pydantic import (
+    Field,
+    GetPydanticSchema,
+    PlainValidator,
+    SerializeAsAny,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from raysum import systems
 from raysum.config.base import Count, Minutes, Section, Share
@@ -12,6 +21,8 @@ from raysum.config.workers import WorkerRange, Workers
 from raysum.errors import UserError
 from raysum.models.family.spec import Adapters
 from raysum.systems import Size
+
+_COUNT: TypeAdapter[int] = TypeAdapter(Count)
 
 
 class TrainConfig(Section):
@@ -98,9 +109,11 @@ class TrainConfig(Section):
     @field_validator("batch_tokens", mode="before")
     @classmethod
     def _check_tokens(cls, value: Any) -> Any:
-        is_number = str(value).isdecimal() and 0 < int(value) <= 10**9
-        if not is_number and value != "auto":
-            raise ValueError("must be a number from 1 to 1,000,000,000, or auto")
+        try:
+            if value != "auto":
+                _COUNT.validate_python(value)
+        except ValidationError:
+            raise ValueError("must be a number from 1 to 1,000,000,000, or auto") from None
         return value
 
     @model_validator(mode="after")

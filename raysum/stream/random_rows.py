@@ -9,14 +9,13 @@ from raysum import systems
 from raysum.config.decoding import SourceConfig
 from raysum.config.sections import Config
 from raysum.data.rows import Row
-from raysum.errors import UserError
 from raysum.tokenizers.special_tokens import PUBLISHED, SPECIAL_PIECES
 
 
-def check_random(spec: systems.Spec) -> None:
-    """Raise UserError if ``spec`` is not trained on columns of :func:`random_row`."""
-    if spec.TRAINER or set(systems.kind(spec).columns) - random_row(np.random.default_rng(), 100, [1], 2).keys():
-        raise UserError(f"there are no random rows for the system {spec.system}: choose another preset")
+def has_random_rows(spec: systems.Spec) -> bool:
+    """Return whether ``spec`` is trained on columns of :func:`random_row`."""
+    row = random_row(np.random.default_rng(), 100, [1], 2)
+    return not spec.TRAINER and set(systems.kind(spec).columns) <= row.keys()
 
 
 def batch_of(config: Config, examples: int, target_tokens: int, seed: int = 0) -> Any:

@@ -21,7 +21,7 @@ from raysum.models.batch import copied
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runtime.compat import peak_memory
 from raysum.runtime.processes import available_memory
-from raysum.stream.random_rows import check_random, limits_of, random_rows
+from raysum.stream.random_rows import has_random_rows, limits_of, random_rows
 from raysum.train.optim import precision
 
 # The share of the free memory that a chosen micro-batch may fill, with weights and states. On a CPU there are holes
@@ -148,9 +148,10 @@ def activations(config: Config, examples: int) -> tuple[int, int]:
     objective.to(narrow.get(precision(config, uses_gpu(config)), torch.float32))
     for weight in objective.parameters():
         weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
-    kind = systems.kind(spec)
+    kind, problem = systems.kind(spec), f"train.batch_tokens=auto cannot measure a {spec.system}: set a number"
+    if not has_random_rows(spec):
+        raise UserError(problem)
     try:
-        check_random(spec)
         arrays = kind.pack(random_rows(config, examples, target, 0), limits_of(config, target))
         batch = copied(kind.collate(arrays), torch.device("meta"))
         with (
@@ -158,9 +159,9 @@ def activations(config: Config, examples: int) -> tuple[int, int]:
             peak_memory(objective.parameters()) as peak,
         ):
             objective(batch).backward()
-    except (RuntimeError, NotImplementedError, MemoryError, UserError) as error:
-        problem = f"train.batch_tokens=auto cannot measure a {spec.system}: set a number"
-        raise UserError(f"{problem} ({str(error).splitlines()[0]})") from None
+    except (RuntimeError, NotImplementedError, MemoryError) as error:
+        reason = next(iter(str(error).splitlines()), "not enough memory")
+        raise UserError(f"{problem} ({reason})") from None
     return sum(kind.tokens(arrays)), peak.most
 
 
