@@ -28,7 +28,7 @@ from raysum.systems import part
 from raysum.train import checkpoints
 from raysum.train.job_spec import JobSpec, epochs_warning, job_spec_of, out_of_patience
 from raysum.train.lines import PostedLines, WrittenLines
-from raysum.train.optim import check_engine_config, check_start, schedule_warning
+from raysum.train.optim import check_engine_config, check_start, compiles_layers, schedule_warning
 from raysum.train.progress_bar import show_progress
 
 _AUTO = "auto"
@@ -116,6 +116,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         say(f"{run.place} is trained: {newest.step} steps are done; raise train.{limit} to continue")
     else:
         _begin(job_spec, dataset, newest)
+        if compiles_layers(config):
+            say("train.compile: the first steps compile the layers, which takes seconds to minutes")
         _train(job_spec, newest, callbacks)
         _say_end(job_spec, run.latest())
     if config.model.summarizes:

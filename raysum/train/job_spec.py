@@ -16,7 +16,6 @@ from raysum.stream.collators.base import kind_of
 from raysum.stream.plan import PlanSettings
 from raysum.stream.stream import Stream, plan_of, rows_with_targets
 from raysum.tokenizers.loading import load_tokenizer
-from raysum.train.optim import compiles_layers
 
 if TYPE_CHECKING:
     from raysum.train.validation_metric import ValidationMetric
@@ -69,8 +68,6 @@ def job_spec_of(dataset: Dataset, config: Config, run: Run, done: int) -> JobSpe
     Its config has the vocabulary of ``dataset``. Raises UserError if no row can be trained on, the rows lack a column
     that the model reads, or the config validates and the dataset has no row for it.
     """
-    if compiles_layers(config):
-        say("train.compile: the first steps compile the layers, which takes seconds to minutes")
     model = config.model.with_tokenizer(load_tokenizer(dataset.vocabulary_path))
     config = _with_batch_tokens(config.model_copy(update={"model": model}), run)
     settings, kind = config.train, kind_of(model, dataset)
