@@ -30,7 +30,7 @@ _KEPT = 256 << 20  # bytes that may stay free at the end of the heap
 # searches per second of the quickstart's model with torch's default, with immediate sleep, and with 1,000 turns: alone
 # 9.0, 3.4, 6.9; beside busy loops on both cores 0.05, 1.9, 2.8; four such processes 0.1, 8.3, 5.3. Milliseconds of a
 # decoding step of `ft` with 1,000, 3,000 and 5,000 turns: alone 12.5, 10.2, 9.9 (in int8 10.3, 7.1, 7.4), two such
-# processes 19, 26, 35, four 40, 58 and more.
+# processes 19, 26, 35; four, with the first two, 43 and 58.
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
 
 
