@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}  # as raysum sets it
+os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}  # as raysum sets it
 os.environ.setdefault("RAYSUM_NO_DASHBOARD", "1")  # of the commands that tests start: it takes 10 s of a core each
 # What a test starts takes signals as from a terminal, also where the tests themselves run under nohup or in background.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

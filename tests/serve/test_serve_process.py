@@ -105,7 +105,7 @@ def test_a_port_that_is_taken_is_named(run: Path, host: str):
 def test_replicas_that_wait_do_not_spin(server: Server):
     for replica in server.processes("ServeReplica:raysum:model"):
         assert server.environment(replica)["OMP_WAIT_POLICY"] == "PASSIVE"
-        assert server.environment(replica)["GOMP_SPINCOUNT"] == "1000"
+        assert server.environment(replica)["GOMP_SPINCOUNT"] == "3000"
 
 
 def test_more_than_can_wait_is_refused_at_once_and_comes_back(server: Server):
