@@ -19,7 +19,14 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime import forkserver
-from raysum.runtime.compat import loopback_only, no_sigterm_handler, own_groups, same_modules, stop_half_started
+from raysum.runtime.compat import (
+    loopback_only,
+    no_log_monitor,
+    no_sigterm_handler,
+    own_groups,
+    same_modules,
+    stop_half_started,
+)
 from raysum.runtime.lock import PrivateFolder, waiting_lock
 from raysum.runtime.network import check_listening, free_port
 from raysum.runtime.processes import cores, environment, muted, quiet_ray
@@ -205,7 +212,7 @@ def _init(folder: Path, cpus: float | None, port: int) -> None:
     temporary = folder / "tmp"  # killed workers leave files, which are removed with the session
     temporary.mkdir(exist_ok=True)
     values = {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "TMPDIR": str(temporary)}
-    with forkserver.forked_workers(), environment(values | {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}):
+    with forkserver.forked_workers(), no_log_monitor(), environment(values | {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}):
         ray.init(
             address="local",
             job_config=same_modules(),

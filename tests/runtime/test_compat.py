@@ -68,7 +68,9 @@ def test_a_submitted_job_keeps_its_own_config(monkeypatch):
 
 def test_a_session_has_a_folder_and_processes_that_no_signal_to_this_group_reaches(ray_session):
     assert os.path.exists(f"{compat.session_folder()}/sockets")
-    servers = [child for child in psutil.Process().children() if child.name() in ("raylet", "gcs_server")]
+    children = psutil.Process().children(recursive=True)
+    assert not [child for child in children if "log_monitor" in " ".join(child.cmdline())]
+    servers = [child for child in children if child.name() in ("raylet", "gcs_server")]
     assert len(servers) == 2
     assert os.getpgid(0) not in {os.getpgid(server.pid) for server in servers}
 
