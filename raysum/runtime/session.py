@@ -212,7 +212,8 @@ def _init(folder: Path, cpus: float | None, port: int) -> None:
     temporary = folder / "tmp"  # killed workers leave files, which are removed with the session
     temporary.mkdir(exist_ok=True)
     values = {"RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}", "TMPDIR": str(temporary)}
-    with forkserver.forked_workers(), no_log_monitor(), environment(values | {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}):
+    values["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
+    with forkserver.forked_workers(), no_log_monitor(), environment(values):
         ray.init(
             address="local",
             job_config=same_modules(),
