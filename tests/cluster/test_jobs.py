@@ -126,31 +126,50 @@ MODEL = ["encoder=L", "decoder=P", "width=16", "ffn=32", "heads=2", "pooling_hea
 TRAIN = ["workers=2", "steps=4", "batch_tokens=4000", "save_every=2", "validate_every=4", "threads=1"]
 
 
-@pytest.mark.slow
-def test_submitted_jobs_prepare_train_tune_evaluate_and_serve(head: Head, tmp_path: Path):
-    data, run, search = tmp_path / "data", tmp_path / "run", tmp_path / "search"
+@pytest.fixture(scope="module")
+def data(head: Head, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("jobs") / "data"
     head.submit("prepare", "samples", "--out", str(data), "--vocab-size", "300", "--address", "auto")
+    return data
+
+
+@pytest.fixture(scope="module")
+def run(head: Head, data: Path) -> Path:
+    run = data.parent / "run"
     settings = [f"model.{setting}" for setting in MODEL] + [f"train.{setting}" for setting in TRAIN]
     head.submit("train", "pht", f"data={data}", f"out={run}", *settings)
+    return run
+
+
+@pytest.mark.slow
+def test_submitted_jobs_prepare_train_tune_and_serve(head: Head, data: Path, run: Path, tmp_path: Path):
+    search = tmp_path / "search"
     assert Run.open(run).best().step == 4
     assert Run.open(run).best().state["workers"] == 2
     (tmp_path / "beams.yaml").write_text(yaml.safe_dump(SPACE))
     head.submit("tune", f"{tmp_path}/beams.yaml", f"run={run}", f"data={data}", f"out={search}", "decode.max_length=8")
     assert json.loads((search / "best.json").read_text())["config"]["decode.num_beams"] in (1, 2)
-    head.submit("evaluate", str(run), "--data", str(data), "--split", "test", "--limit", "2", "--set", "max_length=8")
-    (table,) = run.glob("evaluation/*/test-first-2/table.json")
-    assert json.loads(table.read_text())["examples"] == 2
     port = str(free_port())
     name = head.submit("serve", str(run), "--port", port, "--address", "auto", "--set", "max_length=8", wait=False)
     reply = head.wait_for(name, f"http://127.0.0.1:{port}/v1/summarize", json={"documents": ["One. Two.", "Three."]})
     assert reply.json()["summary"]
     assert head.ray("job", "stop", name).returncode == 0
     assert f"Job '{name}' was stopped" in head.ray("job", "status", name).stdout
-    serve_by_file(head, run, tmp_path / "serve.yaml")
 
 
-def serve_by_file(head: Head, run: Path, file: Path) -> None:
-    """Serve ``run`` by the configuration in KubeRay's RayService, as its operator does."""
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_submitted_job_evaluates(head: Head, data: Path, run: Path):
+    head.submit("evaluate", str(run), "--data", str(data), "--split", "test", "--limit", "2", "--set", "max_length=8")
+    (table,) = run.glob("evaluation/*/test-first-2/table.json")
+    assert json.loads(table.read_text())["examples"] == 2
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_run_is_served_by_the_configuration_of_kuberay(head: Head, run: Path, tmp_path: Path):
+    """As its operator does with the RayService."""
+    file = tmp_path / "serve.yaml"
     resource = yaml.safe_load((ROOT / "cluster" / "kuberay" / "serve.yaml").read_text())
     values, port = yaml.safe_load(resource["spec"]["serveConfigV2"]), free_port()
     values["http_options"] = {"host": "127.0.0.1", "port": port}

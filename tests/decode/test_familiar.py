@@ -96,15 +96,16 @@ DAMAGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "message"), DAMAGE)
-def test_a_damaged_file_is_named_and_evaluation_replaces_it(run, data, content, message):
+def test_damaged_files_are_named_and_evaluation_replaces_them(run, data):
     learn(run, data)
     file = run.path / "familiar.json"
-    if isinstance(content, dict):
-        content = json.dumps(content if "crc32" in content else stored(run) | content)
-    file.write_text(content)
-    with pytest.raises(UserError, match=rf"familiar.json.*{message}.*; remove it, and `raysum evaluate \S+ --data"):
-        Summarizer.load(run.path)
+    whole = stored(run)
+    for content, message in DAMAGE:
+        if isinstance(content, dict):
+            content = json.dumps(content if "crc32" in content else whole | content)
+        file.write_text(content)
+        with pytest.raises(UserError, match=rf"familiar.json.*{message}.*; remove it, and `raysum evaluate \S+ --data"):
+            Summarizer.load(run.path)
     evaluate(str(run.path), data.path, split="valid", limit=2)
     assert Summarizer.load(run.path).familiar is not None
 

@@ -22,7 +22,7 @@ from raysum.stream.collators.summarization import Summarization
 from raysum.systems import build
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "LL", "decoder": "F"}
-STAGES = [0, 2, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 3))]
+STAGES = [0, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)]
 LOW = {"rank": 2, "alpha": 4.0, "dropout": 0.1}
 
 

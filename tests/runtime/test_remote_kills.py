@@ -21,7 +21,7 @@ from raysum.data.dataset import Dataset
 from raysum.runs.folder import Run
 from raysum.runtime import remote
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 
 STEPS = 24
 CONFIG = {

@@ -347,7 +347,7 @@ def test_a_batch_waits_while_the_keys_cannot_be_read(tmp_path: Path, monkeypatch
 @pytest.mark.timeout(300)
 def test_a_service_that_is_killed_answers_its_batch_after_a_restart(tmp_path: Path):
     model, options = write_run(tmp_path), ("--batches", str(tmp_path / "batches"))
-    requests = {str(number): cluster(f"Florence {number}") for number in range(120)}
+    requests = {str(number): cluster(f"Florence {number}") for number in range(60)}
     with serving(model, *options) as server:
         server.wait_until_ready()
         id = server.client.start_batch(requests)["id"]
@@ -362,7 +362,7 @@ def test_a_service_that_is_killed_answers_its_batch_after_a_restart(tmp_path: Pa
         server.wait_until_ready()
         while (batch := server.client.batch(id))["status"] == "in_progress":
             time.sleep(0.1)
-        assert batch["request_counts"] == {"total": 120, "completed": 120, "failed": 0}
+        assert batch["request_counts"] == {"total": 60, "completed": 60, "failed": 0}
         found = [*server.client.batch_results(id)]
     assert Counter(one["custom_id"] for one in found) == dict.fromkeys(requests, 1)
     assert all(one["response"]["summary"] for one in found)

@@ -123,7 +123,7 @@ def test_a_batch_on_a_store_continues_there(tmp_path: Path, store: Any):  # noqa
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_each_cluster_is_summarized_once_by_two_workers_with_kills(tmp_path: Path):
-    clusters = write_clusters(tmp_path / "a.jsonl", 40 * _PART)
+    clusters = write_clusters(tmp_path / "a.jsonl", 16 * _PART)
     raysum.summarize_files("lexrank", clusters, tmp_path / "expected", workers=0)
     out = tmp_path / "out"
     arguments = ("summarize", "lexrank", str(clusters), f"--out={out}", "--workers=2")
@@ -131,7 +131,7 @@ def test_each_cluster_is_summarized_once_by_two_workers_with_kills(tmp_path: Pat
     command.wait_until(lambda: len([*out.glob("part-*.jsonl")]) > 2)
     command.kill()
     written = len([*out.glob("part-*.jsonl")])
-    assert 2 < written < 40
+    assert 2 < written < 16
     command = Command(*arguments)
     command.wait_until(lambda: len([*out.glob("part-*.jsonl")]) > written + 2)
     (worker, *_) = command.living("ray::_Summarizer")

@@ -28,6 +28,7 @@ def replicas(server: Server) -> int:
     return len(server.processes("ServeReplica:raysum:model"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_replicas_follow_the_load_without_an_error(tmp_path: Path):

@@ -60,7 +60,10 @@ def test_the_peak_counts_what_exists_at_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mix", "recompute"), [("LLG/PPF", False), ("LL/PP", True), ("L/VV", False)])
+@pytest.mark.parametrize(
+    ("mix", "recompute"),
+    [("LLG/PPF", False), ("LL/PP", True), pytest.param("L/VV", False, marks=pytest.mark.long)],
+)
 def test_the_prediction_is_what_a_process_needs(mix, recompute):
     encoder, decoder = mix.split("/")
     sections = {

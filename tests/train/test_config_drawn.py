@@ -150,7 +150,7 @@ def trained_values(rng: random.Random) -> list[str]:
 @pytest.mark.slow
 def test_valid_configs_train(tmp_path):
     data = write_dataset(tmp_path / "data", {"train": 40, "valid": 6})
-    for seed in range(20):
+    for seed in range(10):
         given = trained_values(random.Random(seed))
         fixed = {"data": str(data), "out": str(tmp_path / f"run{seed}"), "train": {"workers": 0, "steps": 3}}
         try:

@@ -152,6 +152,7 @@ def train(host: Host, data: Path, out: str, steps: int) -> subprocess.CompletedP
     return host.run("-m", "raysum", "train", config, f"data={data}", f"out={out}", f"train.steps={steps}")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_folder_that_hosts_do_not_share_is_refused_before_the_first_step(hosts, data):
     done = train(hosts[0], data, "/mnt/run", 2)

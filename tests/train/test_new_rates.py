@@ -15,7 +15,7 @@ from raysum.train.optim import learning_rate, schedule_warning
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "L", "decoder": "F"}
 NEW = SMALL | {"encoder": "LG", "decoder": "P"}  # with layers that SMALL has not
 OWN = {"lr": 1e-12, "new_lr": 0.01}
-STAGES = [0, 2, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 3))]
+STAGES = [0, 2, pytest.param(3, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
