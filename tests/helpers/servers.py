@@ -30,10 +30,12 @@ class Server:
 
     def wait_until_ready(self) -> None:
         assert self.process.stderr is not None
+        told = ""
         for line in self.process.stderr:
             if "Ctrl-C" in line:
                 return
-        pytest.fail(f"the server ended with {self.process.wait()}")
+            told += line
+        pytest.fail(f"the server ended with {self.process.wait()}:\n{told}")
 
     def processes(self, title: str = "") -> list[int]:
         """The living processes that the server started, or is."""
