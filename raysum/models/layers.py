@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from raysum.models.batch import AttentionRequest, Layout, Memory, scatter_padded
 from raysum.models.family.spec import PLAIN, Backbone, TransformerSpec
-from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
+from raysum.models.kernels.attention import (
+    attend,
+    attend_packed,
+    has_packed_kernel,
+    masked_softmax,
+    merge_heads,
+    split_heads,
+)
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.linear import Linear
 from raysum.models.keys import SourceKeys, StepContext, WordAttention
@@ -176,12 +183,21 @@ def _unscaled(query: Tensor, scaled: bool) -> Tensor:
 
 
 class PackedSelfAttention(SelfAttention):
-    """Multi-head self-attention. Its linear layers process real tokens only; rows are padded only for the attention."""
+    """Multi-head self-attention. Its linear layers process real tokens only.
+
+    Rows are padded for the attention, unless a kernel for packed rows serves it.
+    """
 
     def forward(
         self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None, selected: Tensor | None = None
     ) -> Tensor:
-        query, key, value = self.split(scatter_padded(self.qkv(x), index, *mask.shape))
+        projected = self.qkv(x)
+        size = projected.shape[-1] // (3 * self.heads)
+        if bias is None and has_packed_kernel(projected, size, self.dropout.active):
+            query, key, value = projected.unflatten(-1, (3, self.heads, size)).unbind(1)
+            packed = attend_packed(_unscaled(query, self.scaled), key, value, mask).flatten(1)
+            return self.out(packed if selected is None else packed.index_select(0, selected))
+        query, key, value = self.split(scatter_padded(projected, index, *mask.shape))
         context = attend(query, key, value, mask[:, None, None, :], dropout=self.dropout.active, bias=bias)
         rows = index if selected is None else index.index_select(0, selected)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows))

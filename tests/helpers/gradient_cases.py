@@ -75,6 +75,9 @@ COMPILED = {
     "compiled, recomputed": _family("L/P", DRY, train={"compile": True, "recompute": True}),
 }
 
+# Attention over packed rows, by helpers.packed_kernel; plain torch pads them.
+PACKED = {"packed": _family("SLG/FP", {"attention_dropout": 0.0})}
+
 
 def write_datasets(folder: Path) -> None:
     """One of each kind into ``folder``, each example of another size than its neighbours."""
@@ -97,7 +100,7 @@ def low_thresholds() -> Iterator[None]:
 
 def brief_for(name: str, folder: Path, stage: int, low: bool, steps: int = STEPS) -> JobSpec:
     """The job of case ``name`` on the datasets in ``folder``, at a ZeRO stage or one of ``OFFLOADED``."""
-    kind, sections = (CASES | COMPILED)[name]
+    kind, sections = (CASES | COMPILED | PACKED)[name]
     zero = {"stage": min(stage, 3), **{part: {"device": "cpu"} for part in OFFLOADED.get(stage, [])}}
     dataset = Dataset.open(folder / kind)
     start = {"init_from": str(folder / "start")} if "adapters" in sections else {}

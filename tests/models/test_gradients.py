@@ -136,6 +136,11 @@ def test_two_processes_with_compiled_layers_train_as_one(folder):
     check(folder, 2, 2, [*(("compiled", stage, False) for stage in STAGES), ("compiled, recomputed", 2, False)])
 
 
+@pytest.mark.slow
+def test_two_processes_with_attention_over_packed_rows_train_as_one(folder):
+    check(folder, 2, 2, [("packed", stage, False) for stage in STAGES])
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_with_states_in_cpu_memory_train_as_one(folder):

@@ -6,7 +6,7 @@ T] is kept.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -55,6 +55,36 @@ def _weighted(dropout: float, *inputs: Tensor) -> Tensor:
     query, key, value, mask, bias = inputs
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5 + bias.float()
     return drop(masked_softmax(scores, mask), dropout).to(value.dtype) @ value
+
+
+def has_packed_kernel(x: Tensor, size: int, dropout: float) -> bool:
+    """Return whether :func:`attend_packed` serves heads of ``size`` of an ``x``: in bf16 or fp16 on a GPU since Ampere.
+
+    It has no dropout, so trainings use it if their attention has none, and all encoding without gradients. Compiled
+    layers keep padded rows. The answer depends on the model, its precision and its device, never on a batch, so all
+    ranks have one kernel.
+    """
+    if dropout or size % 8 or size > 256 or torch.compiler.is_compiling():
+        return False
+    return x.dtype in (torch.bfloat16, torch.float16) and _has_flash_attention(x.device)
+
+
+@cache
+def _has_flash_attention(device: torch.device) -> bool:
+    if device.type != "cuda" or torch.version.hip:
+        return False
+    return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """Return the attention of packed tokens inside their rows, [S, H, dh], without padding them.
+
+    Query, key and value are [S, H, dh], row after row; ``mask`` [rows, T] is true for the tokens, which begin each row.
+    """
+    from torch.nn.attention.varlen import varlen_attn  # its import loads the compiler
+
+    starts = F.pad(mask.sum(1).cumsum(0, dtype=torch.int32), (1, 0))
+    return varlen_attn(query, key, value, starts, starts, mask.shape[1], mask.shape[1])
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:

@@ -1,0 +1,66 @@
+"""Attention over packed rows, for GPUs: the same results and gradients as over padded ones."""
+
+import pytest
+import torch
+
+from helpers.packed_kernel import packed_kernel
+from helpers.small_models import DRY, EXAMPLES, SYSTEMS, build_seeded, model_of, objective_of, pack, shaken
+from raysum.models.batch import Batch, Source
+from raysum.models.family.spec import Backbone
+from raysum.models.kernels.attention import has_packed_kernel
+from raysum.systems import part
+
+BACKBONE = Backbone(places="learned", source_places=50, target_places=50, scaled_scores=False)
+
+
+def learned(model) -> tuple[float, dict]:
+    plain = pack(EXAMPLES)
+    graph = torch.rand(3, 3, 3, generator=torch.Generator().manual_seed(0))
+    source = Source(plain.ids, plain.lengths, plain.counts, graph)
+    pad = model.spec.marks.pad
+    target = torch.tensor([[2, 9, 8, 7, 3], [2, 9, 3, pad, pad], [2, 4, 5, 3, pad]])
+    model.zero_grad()
+    loss = objective_of(model, 0.1).train()(Batch(source, target))
+    loss.backward()
+    return loss.detach(), {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+def model_named(name: str):
+    if name == "graphsum":
+        return shaken(build_seeded(part("raysum.systems", name)(vocabulary=40, **DRY, **SYSTEMS[name])))
+    return model_of(name, **DRY)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("S/F", 1), ("L/F", 1), ("LG/FP", 1), ("SLG/FPV", 2), ("graphsum", 1)])
+def test_losses_and_gradients_are_those_of_padded_rows(name, layers):
+    model = model_named(name)
+    loss, gradients = learned(model)
+    with packed_kernel() as sizes:
+        found, ours = learned(model)
+    assert sizes == [8] * layers
+    torch.testing.assert_close((found, ours), (loss, gradients), atol=1e-5, rtol=1e-5)
+
+
+def test_scores_that_are_not_scaled_stay_so():
+    model = model_of("SS/F", backbone=BACKBONE, positions="flat", **DRY)
+    loss, gradients = learned(model)
+    with packed_kernel() as sizes:
+        found, ours = learned(model)
+    assert len(sizes) == 2
+    torch.testing.assert_close((found, ours), (loss, gradients), atol=1e-5, rtol=1e-5)
+
+
+def test_dropout_and_positions_as_bias_need_padded_rows():
+    dropped = model_of("L/F", dropout=0.0, attention_dropout=0.5)
+    biased = model_of("L/F", backbone=Backbone(norm="rms", bias=False, places="relative"), **DRY)
+    with packed_kernel() as sizes:
+        learned(dropped)
+        learned(biased)
+        assert not sizes
+        dropped.eval().encode(pack(EXAMPLES))
+        assert sizes == [8]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cpu_has_no_such_kernel(dtype):
+    assert not has_packed_kernel(torch.zeros(3, 48, dtype=dtype), 8, 0.0)
