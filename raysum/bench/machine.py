@@ -21,8 +21,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _CPU_SIDE, _GPU_SIDE = 2048, 8192  # rows of square matrices; larger ones are not faster
 _LEAST_SIDE, _LONGEST = 256, 1.0  # on a CPU, a product that would take more seconds has fewer rows
 _READ = 512 << 20  # bytes to sum: much larger than any cache
-_aten = torch.ops.aten
-_int8_linear = torch.ops.quantized.linear_dynamic
+_INT8_LINEAR = "quantized::linear_dynamic"
 _SECONDS = 1.0  # of repetition for each figure; the fastest counts
 
 
@@ -144,8 +143,8 @@ class Costs(TorchDispatchMode):
         super().__init__()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        operator, named = function.overloadpacket, kwargs or {}
-        if operator not in _COUNTS and operator is not _int8_linear:
+        operator, named = function.name().partition(".")[0], kwargs or {}
+        if operator not in _COUNTS and operator != _INT8_LINEAR:
             with self:  # in inference mode torch dispatches whole linear layers, which consist of products
                 result = function.decompose(*args, **named)
             return function(*args, **named) if result is NotImplemented else result
@@ -153,7 +152,7 @@ class Costs(TorchDispatchMode):
         output = result if isinstance(result, Tensor) else result[0]
         tensors = [item for item in args if isinstance(item, Tensor)]
         size = float(sum(item.numel() * item.element_size() for item in [*tensors, output]))
-        if operator is _int8_linear:  # its packed weight takes one byte per element
+        if operator == _INT8_LINEAR:  # its packed weight takes one byte per element
             flops, size = 2.0 * tensors[0].numel() * output.shape[-1], size + tensors[0].shape[-1] * output.shape[-1]
             self.int8.append((flops, size))
         else:
@@ -184,14 +183,20 @@ def _attention(output: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
     return 4.0 * prod(query.shape) * key.shape[-2]
 
 
-_COUNTS: dict[Any, Callable[..., float]] = {
-    _aten.mm: _matrix,
-    _aten.addmm: _matrix,
-    torch.ops.mkldnn._linear_pointwise: _matrix,
-    _aten.bmm: _matrix,
-    _aten.baddbmm: _matrix,
-    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    _aten._scaled_dot_product_flash_attention: _attention,
-    _aten._scaled_dot_product_efficient_attention: _attention,
-    _aten._scaled_dot_product_cudnn_attention: _attention,
+def _packed_attention(output: Tensor, query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *_: Tensor) -> float:
+    """Return the same of packed rows [S, H, dh], which begin at ``starts``."""
+    return 4.0 * prod(query.shape[1:]) * float(starts.diff().double().square().sum())
+
+
+_COUNTS: dict[str, Callable[..., float]] = {
+    "aten::mm": _matrix,
+    "aten::addmm": _matrix,
+    "mkldnn::_linear_pointwise": _matrix,
+    "aten::bmm": _matrix,
+    "aten::baddbmm": _matrix,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten::_scaled_dot_product_flash_attention": _attention,
+    "aten::_scaled_dot_product_efficient_attention": _attention,
+    "aten::_scaled_dot_product_cudnn_attention": _attention,
+    "torch_attn::_varlen_attn": _packed_attention,
 }

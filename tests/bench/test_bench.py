@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from helpers.packed_kernel import packed_kernel
 from helpers.small_datasets import write_dataset
 from raysum.bench.base import Bench, BenchResult
 from raysum.bench.efficiency import EfficiencyBench, largest_batch
@@ -23,6 +24,7 @@ from raysum.bench.machine import Costs, Machine
 from raysum.bench.registry import BENCHES, bench, settings_of
 from raysum.cli.options import print_result
 from raysum.errors import UserError
+from raysum.models.kernels.attention import attend_packed
 from raysum.models.kernels.linear import int8_linear
 
 SMALL = "config=[model.width=16, model.ffn=32, model.heads=2, model.pooling_heads=2, model.vocabulary=50]"
@@ -39,6 +41,14 @@ def test_products_are_counted_in_both_modes(mode):
     linear, attention = 2 * 3 * 5 * 7, 2 * 2 * (2 * 4 * 3 * 6 * 8)
     assert costs.flops == linear + attention
     assert costs.products[0] == (linear, 4 * (3 * 5 + 7 * 5 + 7 + 3 * 7))
+
+
+def test_attention_over_packed_rows_is_counted_by_its_rows():
+    query = torch.ones(6, 3, 8)
+    mask = torch.tensor([[True, True, False, False], [True] * 4])
+    with packed_kernel(), Costs() as costs:
+        attend_packed(query, query, query, mask)
+    assert costs.flops == 2 * 2 * 3 * 8 * (2 * 2 + 4 * 4)
 
 
 def test_int8_products_are_counted_apart():

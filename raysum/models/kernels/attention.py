@@ -84,7 +84,9 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Te
     from torch.nn.attention.varlen import varlen_attn  # its import loads the compiler
 
     starts = F.pad(mask.sum(1).cumsum(0, dtype=torch.int32), (1, 0))
-    return varlen_attn(query, key, value, starts, starts, mask.shape[1], mask.shape[1])
+    context = varlen_attn(query, key, value, starts, starts, mask.shape[1], mask.shape[1])
+    assert isinstance(context, Tensor), "without the log-sum-exp"
+    return context
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
