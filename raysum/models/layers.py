@@ -147,11 +147,12 @@ class TransformerBlock(AttentionLayer):
         super().__init__(spec, PackedSelfAttention(spec))
 
     def forward(
-        self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None = None, selected: Tensor | None = None
+        self, x: Tensor, index: Tensor | None, mask: Tensor, bias: Tensor | None = None, selected: Tensor | None = None
     ) -> Tensor:
         """Return the new x [S, D], or only the tokens ``selected``.
 
-        Token s is at flat position ``index[s]`` of rows [rows, T] that attend within themselves; ``mask`` [rows, T].
+        Token s is at flat position ``index[s]`` of rows [rows, T] that attend within themselves; ``mask`` [rows, T] is
+        true for the tokens, which begin each row. Without ``index``, x has all positions, S = rows * T.
         ``bias`` [rows or 1, H or 1, T, T] is added to the scores.
         """
         y = self.attention(self.around_attention.enter(x), index, mask, bias, selected)
@@ -189,18 +190,21 @@ class PackedSelfAttention(SelfAttention):
     """
 
     def forward(
-        self, x: Tensor, index: Tensor, mask: Tensor, bias: Tensor | None, selected: Tensor | None = None
+        self, x: Tensor, index: Tensor | None, mask: Tensor, bias: Tensor | None, selected: Tensor | None = None
     ) -> Tensor:
         projected = self.qkv(x)
         size = projected.shape[-1] // (3 * self.heads)
-        if bias is None and has_packed_kernel(projected, size, self.dropout.active):
+        if index is not None and bias is None and has_packed_kernel(projected, size, self.dropout.active):
             query, key, value = projected.unflatten(-1, (3, self.heads, size)).unbind(1)
             packed = attend_packed(_unscaled(query, self.scaled), key, value, mask).flatten(1)
             return self.out(packed if selected is None else packed.index_select(0, selected))
-        query, key, value = self.split(scatter_padded(projected, index, *mask.shape))
+        padded = projected.unflatten(0, mask.shape) if index is None else scatter_padded(projected, index, *mask.shape)
+        query, key, value = self.split(padded)
         context = attend(query, key, value, mask[:, None, None, :], dropout=self.dropout.active, bias=bias)
-        rows = index if selected is None else index.index_select(0, selected)
-        return self.out(merge_heads(context).flatten(0, 1).index_select(0, rows))
+        flat = merge_heads(context).flatten(0, 1)
+        if index is None:
+            return self.out(flat if selected is None else flat.index_select(0, selected))
+        return self.out(flat.index_select(0, index if selected is None else index.index_select(0, selected)))
 
 
 class Attention(nn.Module):

@@ -8,6 +8,7 @@ from helpers.small_models import DRY, EXAMPLES, SYSTEMS, build_seeded, model_of,
 from raysum.models.batch import Batch, Source
 from raysum.models.family.spec import Backbone
 from raysum.models.kernels.attention import has_packed_kernel
+from raysum.models.systems.specs import HibertSpec, PredictorSpec
 from raysum.systems import part
 
 BACKBONE = Backbone(places="learned", source_places=50, target_places=50, scaled_scores=False)
@@ -59,6 +60,24 @@ def test_dropout_and_positions_as_bias_need_padded_rows():
         assert not sizes
         dropped.eval().encode(pack(EXAMPLES))
         assert sizes == [8]
+
+
+def test_a_predictor_of_padded_paragraphs_has_no_packed_rows():
+    predictor = build_seeded(PredictorSpec(width=16, ffn=24, heads=2)).eval()
+    phi, mask = torch.randn(2, 3, 16), torch.tensor([[True, True, True], [True, False, False]])
+    with packed_kernel() as sizes:
+        found = predictor(phi, mask)
+    assert not sizes
+    torch.testing.assert_close(found[1], torch.tensor([1.0, 0.0, 0.0]))
+    torch.testing.assert_close(found[:1], predictor(phi[:1], mask[:1]))
+
+
+def test_sentences_and_the_selected_ends_are_those_of_padded_rows():
+    model = build_seeded(HibertSpec(vocabulary=40, width=16, ffn=24, heads=2, layers=2, **DRY))
+    plain = model(pack(EXAMPLES))
+    with packed_kernel() as sizes:
+        torch.testing.assert_close(model(pack(EXAMPLES)), plain)
+    assert len(sizes) == 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

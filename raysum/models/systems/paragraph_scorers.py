@@ -106,9 +106,9 @@ class AttentionPredictor(nn.Module):
 
     def forward(self, phi: Tensor, mask: Tensor) -> Tensor:
         """Return float32 [B, M], rows that sum to 1, from ``phi`` [B, M, D] and ``mask`` [B, M] of real paragraphs."""
-        x, index = phi.flatten(0, 1), torch.arange(mask.numel(), device=phi.device)
+        x = phi.flatten(0, 1)
         for layer in self.layers:
-            x = layer(x, index, mask)
+            x = layer(x, None, mask)
         return masked_softmax(self.score(x).view(mask.shape), mask)
 
 
