@@ -225,7 +225,7 @@ def test_a_huge_text_takes_seconds():
 def test_a_sentence_that_occurs_many_times_takes_no_longer(system):
     said = "Florence lies on the river Arno."
     began = time.process_time()
-    (summary,) = raysum.load(system).summarize_many([{"documents": [f"{said}\n" * 30_000], "summary": said}])
+    (summary,) = raysum.load(system).summarize_many([{"documents": [f"{said}\n" * 20_000], "summary": said}])
     assert quotes(summary) == [said]
     assert time.process_time() - began < 8  # mmr took 27 s of 100,000 where each was weighed anew
 

@@ -58,7 +58,9 @@ def test_laid_out_layers_give_the_same(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_bf16_layers_give_the_values_of_autocast(name):
+def test_bf16_layers_give_the_values_of_autocast(name, monkeypatch):
+    # DeepSpeed's ZeRO-3 leaves another function in the process, which does not round biases.
+    monkeypatch.setattr(nn.functional, "linear", torch._C._nn.linear)
     tokens, rounded, plain = targets(3), optimize_for_inference(model(name), "bf16"), model(name)
     assert not any(isinstance(module, nn.Linear) for module in rounded.modules())
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
