@@ -35,7 +35,7 @@ def test_a_training_is_heard_by_this_machine_only_and_leaves_nothing(tmp_path, w
     data, home = write_dataset(tmp_path / "data", {"train": 40, "valid": 6}), tmp_path / "home"
     home.mkdir()
     small = ["model.width=16", "model.heads=2", "model.pooling_heads=2", "model.encoder=L", "model.decoder=P"]
-    small += ["train.workers=2", "train.micro_batches=2", "train.steps=4", "train.save_every=4"]
+    small += ["train.workers=2", "train.micro_batches=2", "train.steps=40", "train.save_every=40"]
     temporary = Path(os.environ.get("TMPDIR", "/tmp"))
     command = [sys.executable, "-m", "raysum", "train", "pht", f"data={data}", f"out={tmp_path / 'run'}", *small]
     training = psutil.Popen(command, env=os.environ | {"HOME": str(home)})
@@ -50,7 +50,7 @@ def test_a_training_is_heard_by_this_machine_only_and_leaves_nothing(tmp_path, w
                 folders |= set(re.findall(rf"({temporary}/raysum-\w+)/ray/session_", " ".join(process.cmdline())))
         with suppress(FileNotFoundError):  # removed meanwhile
             modes |= {Path(folder).stat().st_mode & 0o777 for folder in folders}
-        time.sleep(0.5)
+        time.sleep(0.1)
     assert training.returncode == 0
     assert {"raylet", "gcs_server", "ray::RayTrainWorker", "ray::DashboardAgent"} <= {name[:20] for name in found}
     assert set.union(*found.values()) <= LOOPBACK, found
