@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.exceptions import RayActorError
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
@@ -93,9 +94,19 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
 
 
 def _named(function: Callable[..., None]) -> type[tune.Trainable]:
-    """Return the trainable of a function, whose actor has the name of its first trial in Ray's dashboard."""
+    """Return the trainable of a function, whose actor has the name of its first trial in Ray's dashboard.
+
+    A lost actor of a trial is an error of another type: for RayActorError Tune believes that the trial's own actor is
+    lost, and does not save that the trial failed.
+    """
 
     class Trial(wrap_function(function)):  # type: ignore[misc]
+        def train(self) -> Any:
+            try:
+                return super().train()
+            except RayActorError as error:
+                raise RuntimeError(str(error)) from None
+
         def __repr__(self) -> str:
             return str(self.trial_name)
 

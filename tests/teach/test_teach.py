@@ -126,7 +126,7 @@ def test_killed_at_any_moment_it_goes_on_and_asks_for_no_kept_answer_again(tmp_p
     for kill in range(3):
         arguments = ["teach", "c.jsonl", "--teacher", server.url, "--model", "tiny", "--out", "t.jsonl"]
         one = Command(*arguments, "--concurrency=4", "--cite", cwd=tmp_path, stderr=subprocess.DEVNULL)
-        while (now := server.requests) < asked + 10 + 7 * kill:
+        while server.requests < asked + 10 + 7 * kill:
             assert one.process.poll() is None
             time.sleep(0.003)
         one.process.kill()
@@ -135,8 +135,8 @@ def test_killed_at_any_moment_it_goes_on_and_asks_for_no_kept_answer_again(tmp_p
         answers = tmp_path / "t.jsonl.answers"
         found = {row["key"] for row in saved(answers)}
         assert kept < found
-        before, kept, asked = asked, found, server.requests
-        assert asked - before <= now - before + 4  # what was on its way
+        kept, asked = found, server.requests
+        assert asked - len(kept) <= 4 * (kill + 1)  # each kill loses only what was on its way
         assert not (tmp_path / "t.jsonl").exists()
         if kill == 1:
             Path(f"{answers}-wal").write_bytes(b"torn in the mid")

@@ -314,7 +314,8 @@ def test_a_search_goes_on_at_another_address_and_by_its_owner_only(tmp_path, dat
 
 
 @pytest.mark.slow
-def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_session):
+def test_a_failed_trial_is_reported_and_tried_again(tmp_path, data, run, ray_session, monkeypatch):
+    monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0.1")  # Tune also saves its state between the failures
     space = tmp_path / "beams.yaml"
     space.write_text(
         "about: x\nkind: decode\nexamples: 4\nconfig: {decode.max_length: 5}\n"
