@@ -183,9 +183,9 @@ def _attention(output: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
     return 4.0 * prod(query.shape) * key.shape[-2]
 
 
-def _packed_attention(output: Tensor, query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *_: Tensor) -> float:
-    """Return the same of packed rows [S, H, dh], which begin at ``starts``."""
-    return 4.0 * prod(query.shape[1:]) * float(starts.diff().double().square().sum())
+def _packed_attention(output: Tensor, query: Tensor, key: Tensor, value: Tensor, *starts: Tensor) -> float:
+    """Return the same of packed rows [S, H, dh]; ``starts`` are those of the queries' and of the keys' rows."""
+    return 4.0 * prod(query.shape[1:]) * float((starts[0].diff().double() * starts[1].diff()).sum())
 
 
 _COUNTS: dict[str, Callable[..., float]] = {

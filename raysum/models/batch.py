@@ -26,6 +26,20 @@ AttentionRequest = bool | frozenset[int] | Literal["tokens"]
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Where packed values are in padded rows, of which each attends within itself."""
+
+    index: Tensor  # [S] into flat [rows * T]
+    mask: Tensor  # [rows, T] true for the values, which begin each row
+    starts: Tensor | None  # [rows + 1] int32, the first value of each row, and S; None if values include padding
+
+    @classmethod
+    def padded(cls, mask: Tensor) -> "Rows":
+        """Return the rows of values at all positions, rows * T, of which ``mask`` are real."""
+        return cls(torch.arange(mask.numel(), device=mask.device), mask, None)
+
+
+@dataclass(frozen=True)
 class Layout:
     """The indices of packed tokens and paragraphs in padded arrays. Indices are long; masks are true where real.
 
@@ -49,6 +63,9 @@ class Layout:
     in_source: Tensor  # [S] index into flat [B * Smax]
     in_examples: Tensor  # [P] index into flat [B * M]
     in_grid: Tensor  # [S] index into flat [B * M * N]
+    paragraph_starts: Tensor  # [P + 1] tokens before each paragraph, int32
+    source_starts: Tensor  # [B + 1] tokens before each example, int32
+    example_starts: Tensor  # [B + 1] paragraphs before each example, int32
 
     @classmethod
     def of(cls, lengths: Tensor, counts: Tensor) -> "Layout":
@@ -56,13 +73,15 @@ class Layout:
         device = lengths.device
         paragraphs, examples = torch.arange(len(lengths), device=device), torch.arange(len(counts), device=device)
         paragraph_example = torch.repeat_interleave(examples, counts)
-        rank = paragraphs - (counts.cumsum(0) - counts)[paragraph_example]
+        example_starts = starts(counts)
+        rank = paragraphs - example_starts[paragraph_example]
         sizes = torch.zeros_like(counts).index_add(0, paragraph_example, lengths)
         token_paragraph = torch.repeat_interleave(paragraphs, lengths)
         token_example = paragraph_example[token_paragraph]
         tokens = torch.arange(len(token_paragraph), device=device)
-        token_position = tokens - (lengths.cumsum(0) - lengths)[token_paragraph]
-        token_offset = tokens - (sizes.cumsum(0) - sizes)[token_example]
+        paragraph_starts, source_starts = starts(lengths), starts(sizes)
+        token_position = tokens - paragraph_starts[token_paragraph]
+        token_offset = tokens - source_starts[token_example]
         longest, widest, largest = int(lengths.max()), int(counts.max()), int(sizes.max())
         token_mask = torch.arange(longest, device=device) < lengths[:, None]
         in_examples = paragraph_example * widest + rank
@@ -84,6 +103,9 @@ class Layout:
             in_source=token_example * largest + token_offset,
             in_examples=in_examples,
             in_grid=in_examples[token_paragraph] * longest + token_position,
+            paragraph_starts=paragraph_starts,
+            source_starts=source_starts,
+            example_starts=example_starts,
         )
 
     @property
@@ -94,7 +116,22 @@ class Layout:
     @property
     def first_token(self) -> Tensor:
         """[B]: the index of each example's first token."""
-        return self.sizes.cumsum(0) - self.sizes
+        return self.source_starts[:-1].long()
+
+    @property
+    def by_paragraph(self) -> Rows:
+        """The rows of tokens that attend within their paragraph."""
+        return Rows(self.in_paragraphs, self.token_mask, self.paragraph_starts)
+
+    @property
+    def by_source(self) -> Rows:
+        """The rows of tokens that attend to their whole source."""
+        return Rows(self.in_source, self.source_mask, self.source_starts)
+
+    @property
+    def by_example(self) -> Rows:
+        """The rows of paragraphs that attend within their example."""
+        return Rows(self.in_examples, self.paragraph_mask, self.example_starts)
 
     def to_source(self, values: Tensor) -> Tensor:
         """Return [B, Smax, ...] from ``values`` [S, ...] of tokens."""
@@ -310,6 +347,11 @@ def _replaced(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Source):
         new.__dict__["layout"] = _replaced(value.layout, function)  # where ``cached_property`` keeps it
     return new
+
+
+def starts(sizes: Tensor) -> Tensor:
+    """Return [rows + 1]: the sum of the ``sizes`` [rows] before each row, and of all, int32."""
+    return pad(sizes.cumsum(0, dtype=torch.int32), (1, 0))
 
 
 def scatter_padded(values: Tensor, index: Tensor, rows: int, columns: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raysum.models.batch import AttentionRequest, Layout, Memory, scatter_padded
+from raysum.models.batch import AttentionRequest, Layout, Memory, Rows, scatter_padded
 from raysum.models.family.spec import PLAIN, Backbone, TransformerSpec
 from raysum.models.kernels.attention import (
     attend,
@@ -146,16 +146,9 @@ class TransformerBlock(AttentionLayer):
     def __init__(self, spec: TransformerSpec | PredictorSpec):
         super().__init__(spec, PackedSelfAttention(spec))
 
-    def forward(
-        self, x: Tensor, index: Tensor | None, mask: Tensor, bias: Tensor | None = None, selected: Tensor | None = None
-    ) -> Tensor:
-        """Return the new x [S, D], or only the tokens ``selected``.
-
-        Token s is at flat position ``index[s]`` of rows [rows, T] that attend within themselves; ``mask`` [rows, T] is
-        true for the tokens, which begin each row. Without ``index``, x has all positions, S = rows * T.
-        ``bias`` [rows or 1, H or 1, T, T] is added to the scores.
-        """
-        y = self.attention(self.around_attention.enter(x), index, mask, bias, selected)
+    def forward(self, x: Tensor, rows: Rows, bias: Tensor | None = None, selected: Tensor | None = None) -> Tensor:
+        """Return the new x [S, D], or only the tokens ``selected``. Scores have ``bias`` [rows or 1, H or 1, T, T]."""
+        y = self.attention(self.around_attention.enter(x), rows, bias, selected)
         return self.feed_forward(self.around_attention.leave(x if selected is None else x.index_select(0, selected), y))
 
 
@@ -189,22 +182,18 @@ class PackedSelfAttention(SelfAttention):
     Rows are padded for the attention, unless a kernel for packed rows serves it.
     """
 
-    def forward(
-        self, x: Tensor, index: Tensor | None, mask: Tensor, bias: Tensor | None, selected: Tensor | None = None
-    ) -> Tensor:
-        projected = self.qkv(x)
+    def forward(self, x: Tensor, rows: Rows, bias: Tensor | None, selected: Tensor | None = None) -> Tensor:
+        projected, mask = self.qkv(x), rows.mask
         size = projected.shape[-1] // (3 * self.heads)
-        if index is not None and bias is None and has_packed_kernel(projected, size, self.dropout.active):
+        if rows.starts is not None and bias is None and has_packed_kernel(projected, size, self.dropout.active):
             query, key, value = projected.unflatten(-1, (3, self.heads, size)).unbind(1)
-            packed = attend_packed(_unscaled(query, self.scaled), key, value, mask).flatten(1)
+            places = rows.starts, mask.shape[1]
+            packed = attend_packed(_unscaled(query, self.scaled), key, value, places, places).flatten(1)
             return self.out(packed if selected is None else packed.index_select(0, selected))
-        padded = projected.unflatten(0, mask.shape) if index is None else scatter_padded(projected, index, *mask.shape)
-        query, key, value = self.split(padded)
+        query, key, value = self.split(scatter_padded(projected, rows.index, *mask.shape))
         context = attend(query, key, value, mask[:, None, None, :], dropout=self.dropout.active, bias=bias)
-        flat = merge_heads(context).flatten(0, 1)
-        if index is None:
-            return self.out(flat if selected is None else flat.index_select(0, selected))
-        return self.out(flat.index_select(0, index if selected is None else index.index_select(0, selected)))
+        index = rows.index if selected is None else rows.index.index_select(0, selected)
+        return self.out(merge_heads(context).flatten(0, 1).index_select(0, index))
 
 
 class Attention(nn.Module):

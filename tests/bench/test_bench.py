@@ -45,10 +45,10 @@ def test_products_are_counted_in_both_modes(mode):
 
 def test_attention_over_packed_rows_is_counted_by_its_rows():
     query = torch.ones(6, 3, 8)
-    mask = torch.tensor([[True, True, False, False], [True] * 4])
     with packed_kernel(), Costs() as costs:
-        attend_packed(query, query, query, mask)
-    assert costs.flops == 2 * 2 * 3 * 8 * (2 * 2 + 4 * 4)
+        places, others = ((torch.tensor([0, start, 6], dtype=torch.int32), 5) for start in (2, 1))
+        attend_packed(query, query, query, places, others)
+    assert costs.flops == 2 * 2 * 3 * 8 * (2 * 1 + 4 * 5)
 
 
 def test_int8_products_are_counted_apart():

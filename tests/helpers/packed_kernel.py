@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
+import raysum.models.family.model
 import raysum.models.layers
 
 
@@ -23,26 +24,27 @@ def _weights(query: Tensor, key: Tensor) -> Tensor:
 
 
 @varlen._varlen_attn.register_kernel("cpu")
-def _forward(query, key, value, starts, other_starts, most, other_most, *more):
-    assert more[0] is False and starts.dtype == other_starts.dtype == torch.int32
-    assert most == other_most >= int(starts.diff().max()) and int(starts[-1]) == len(query)
+def _forward(query, key, value, query_starts, key_starts, most_queries, most_keys, *more):
+    assert more[0] is False
+    for starts, most, values in ((query_starts, most_queries, query), (key_starts, most_keys, key)):
+        assert starts.dtype == torch.int32 and most >= int(starts.diff().max()) and int(starts[-1]) == len(values)
     context = torch.empty_like(query)
-    for row in _rows(starts):
-        context[row] = torch.einsum("hqk,khd->qhd", _weights(query[row], key[row]), value[row].double()).to(query)
+    for row, keys in zip(_rows(query_starts), _rows(key_starts), strict=True):
+        context[row] = torch.einsum("hqk,khd->qhd", _weights(query[row], key[keys]), value[keys].double()).to(query)
     return context, query.new_zeros(query.shape[1], len(query)).float(), torch.zeros(2, dtype=torch.uint64)
 
 
 @varlen._varlen_attn_backward.register_kernel("cpu")
-def _backward(gradient, query, key, value, context, lse, starts, *more):
+def _backward(gradient, query, key, value, context, lse, query_starts, key_starts, *more):
     found = [torch.empty_like(part) for part in (query, key, value)]
-    for row in _rows(starts):
-        g, q, k, v = (part[row].double() for part in (gradient, query, key, value))
+    for row, keys in zip(_rows(query_starts), _rows(key_starts), strict=True):
+        g, q, k, v = gradient[row].double(), query[row].double(), key[keys].double(), value[keys].double()
         weights = _weights(q, k)
         to_weights = torch.einsum("qhd,khd->hqk", g, v)
         to_scores = weights * (to_weights - (weights * to_weights).sum(-1, keepdim=True)) / q.shape[-1] ** 0.5
         found[0][row] = torch.einsum("hqk,khd->qhd", to_scores, k).to(query)
-        found[1][row] = torch.einsum("hqk,qhd->khd", to_scores, q).to(query)
-        found[2][row] = torch.einsum("hqk,qhd->khd", weights, g).to(query)
+        found[1][keys] = torch.einsum("hqk,qhd->khd", to_scores, q).to(query)
+        found[2][keys] = torch.einsum("hqk,qhd->khd", weights, g).to(query)
     return tuple(found)
 
 
@@ -57,5 +59,8 @@ def packed_kernel() -> Iterator[list[int]]:
         sizes.append(size)
         return True
 
-    with mock.patch.object(raysum.models.layers, "has_packed_kernel", has_kernel):
+    with (
+        mock.patch.object(raysum.models.layers, "has_packed_kernel", has_kernel),
+        mock.patch.object(raysum.models.family.model, "has_packed_kernel", has_kernel),
+    ):
         yield sizes

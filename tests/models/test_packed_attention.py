@@ -32,7 +32,7 @@ def model_named(name: str):
     return model_of(name, **DRY)
 
 
-@pytest.mark.parametrize(("name", "layers"), [("S/F", 1), ("L/F", 1), ("LG/FP", 1), ("SLG/FPV", 2), ("graphsum", 1)])
+@pytest.mark.parametrize(("name", "layers"), [("S/F", 2), ("L/FF", 3), ("LG/FP", 2), ("SLG/FPV", 3), ("graphsum", 1)])
 def test_losses_and_gradients_are_those_of_padded_rows(name, layers):
     model = model_named(name)
     loss, gradients = learned(model)
@@ -47,7 +47,7 @@ def test_scores_that_are_not_scaled_stay_so():
     loss, gradients = learned(model)
     with packed_kernel() as sizes:
         found, ours = learned(model)
-    assert len(sizes) == 2
+    assert len(sizes) == 3
     torch.testing.assert_close((found, ours), (loss, gradients), atol=1e-5, rtol=1e-5)
 
 
@@ -56,10 +56,11 @@ def test_dropout_and_positions_as_bias_need_padded_rows():
     biased = model_of("L/F", backbone=Backbone(norm="rms", bias=False, places="relative"), **DRY)
     with packed_kernel() as sizes:
         learned(dropped)
-        learned(biased)
         assert not sizes
+        learned(biased)
+        assert sizes == [8]  # F, which has no bias
         dropped.eval().encode(pack(EXAMPLES))
-        assert sizes == [8]
+        assert sizes == [8, 8]
 
 
 def test_a_predictor_of_padded_paragraphs_has_no_packed_rows():

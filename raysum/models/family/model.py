@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from raysum.models.batch import Memory, Source
@@ -23,7 +24,7 @@ from raysum.models.family.spec import FamilySpec
 from raysum.models.family.vertical import VerticalAttention
 from raysum.models.family.window import WindowLayer
 from raysum.models.generator import Generator, TokenEmbedding, final_norm, output_layer
-from raysum.models.kernels.attention import attend, split_heads
+from raysum.models.kernels.attention import Places, attend, attend_packed, has_packed_kernel, split_heads
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.keys import WordAttention, WordKeys
 from raysum.models.layers import Attention, DecoderLayer, TransformerBlock
@@ -77,14 +78,14 @@ class FlatLayer(nn.Module):
         self.block = TransformerBlock(spec)
 
     def forward(self, x: Tensor, source: Source, bias: Tensor | None = None) -> Tensor:
-        return self.block(x, source.layout.in_source, source.layout.source_mask, bias)
+        return self.block(x, source.layout.by_source, bias)
 
 
 class LocalLayer(FlatLayer):
     """L: self-attention inside each paragraph (HT eq. 11-12, PHT eq. 1)."""
 
     def forward(self, x: Tensor, source: Source, bias: Tensor | None = None) -> Tensor:
-        return self.block(x, source.layout.in_paragraphs, source.layout.token_mask, bias)
+        return self.block(x, source.layout.by_paragraph, bias)
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class FlatKeys(WordKeys):
 
     position: Tensor  # [B, S] of each token in the flat [M * N]
     grid: tuple[int, int]  # M, N
+    packed: tuple[Tensor, Tensor, Places] | None  # keys and values [S, H, dh] without padding, for attend_packed
 
     def arranged(self, weights: Tensor, example: int, by_token: bool) -> Tensor:
         paragraphs, length = self.grid
@@ -112,10 +114,15 @@ class FlatAttention(nn.Module):
         self.dropout = Dropout(spec.attention_dropout)
 
     def project_source(self, memory: Memory) -> FlatKeys:
-        layout = memory.source.layout
+        """Return padded keys, for decoding, reports and the copy gate, and for training packed ones if a kernel can."""
+        layout, heads = memory.source.layout, self.words.heads
         paragraphs, length = layout.grid_mask.shape[1:]
-        padded = layout.to_source(self.words.source(memory.tokens))
-        key, value = (part.contiguous() for part in split_heads(padded, self.words.heads, 2))
+        projected = self.words.source(memory.tokens)
+        key, value = (part.contiguous() for part in split_heads(layout.to_source(projected), heads, 2))
+        size, packed = key.shape[-1], None
+        if torch.is_grad_enabled() and has_packed_kernel(projected, size, self.dropout.active):
+            parts = projected.unflatten(-1, (2, heads, size)).unbind(1)
+            packed = *parts, (layout.source_starts, layout.source_mask.shape[1])
         return FlatKeys(
             layout.chunk_counts,
             key,
@@ -124,12 +131,20 @@ class FlatAttention(nn.Module):
             layout.to_source(memory.source.ids),
             layout.to_source(layout.in_grid % (paragraphs * length)),
             (paragraphs, length),
+            packed,
             text=None if memory.text is None else layout.to_source(memory.text)[:, None],
         )
 
     def forward(self, x: Tensor, keys: FlatKeys) -> tuple[Tensor, WordAttention]:
         query = self.words.queries(x)
-        context = attend(query, keys.key, keys.value, keys.mask[:, None], dropout=self.dropout.active)
+        if keys.packed is None:
+            context = attend(query, keys.key, keys.value, keys.mask[:, None], dropout=self.dropout.active)
+        else:
+            key, value, places = keys.packed
+            examples, targets = x.shape[:2]
+            starts = torch.arange(examples + 1, device=x.device, dtype=torch.int32) * targets
+            flat = attend_packed(query.transpose(1, 2).flatten(0, 1), key, value, (starts, targets), places)
+            context = flat.unflatten(0, (examples, targets)).transpose(1, 2)
         return self.words.merged(context), WordAttention(query, None, keys)
 
 

@@ -76,15 +76,17 @@ def _has_flash_attention(device: torch.device) -> bool:
     return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def attend_packed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Return the attention of packed tokens inside their rows, [S, H, dh], without padding them.
+Places = tuple[Tensor, int]  # the first token of each row, and all tokens, [rows + 1] int32; tokens of the longest row
 
-    Query, key and value are [S, H, dh], row after row; ``mask`` [rows, T] is true for the tokens, which begin each row.
+
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, queries: Places, keys: Places) -> Tensor:
+    """Return the attention [Q, H, dh] of packed tokens to those of their row, without padding them.
+
+    Queries are [Q, H, dh], keys and values [S, H, dh], row after row.
     """
     from torch.nn.attention.varlen import varlen_attn  # its import loads the compiler
 
-    starts = F.pad(mask.sum(1).cumsum(0, dtype=torch.int32), (1, 0))
-    context = varlen_attn(query, key, value, starts, starts, mask.shape[1], mask.shape[1])
+    context = varlen_attn(query, key, value, queries[0], keys[0], queries[1], keys[1])
     assert isinstance(context, Tensor), "without the log-sum-exp"
     return context
 

@@ -56,10 +56,10 @@ class GraphSum(Generator):
         x = self.embedding(source.ids)
         x = self.dropout(x + torch.cat(positions_2d(layout, spec.width, spec.sinusoid), -1).to(x.dtype))
         for layer in self.encoder:
-            x = layer(x, layout.in_paragraphs, layout.token_mask)
+            x = layer(x, layout.by_paragraph)
         vectors = self.pooling(x, source)
         for layer in self.graph:
-            vectors = layer(vectors, layout.in_examples, layout.paragraph_mask, bias[:, None])
+            vectors = layer(vectors, layout.by_example, bias[:, None])
         return Memory(source, self.encoder_norm(x), layout.to_examples(self.graph_norm(vectors)))
 
 

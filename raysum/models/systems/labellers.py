@@ -80,12 +80,10 @@ class Hibert(SentenceLabeller):
         x = self.dropout(self._add_positions(self.embedding(source.ids), layout.token_position))
         ends = source.lengths.cumsum(0) - 1
         for number, layer in enumerate(self.sentence, 1):
-            x = layer(
-                x, layout.in_paragraphs, layout.token_mask, selected=ends if number == len(self.sentence) else None
-            )
+            x = layer(x, layout.by_paragraph, selected=ends if number == len(self.sentence) else None)
         h = self.dropout(self._add_positions(self.sentence_norm(x), layout.rank))  # eq. 2
         for layer in self.document:
-            h = layer(h, layout.in_examples, layout.paragraph_mask)
+            h = layer(h, layout.by_example)
         return self.document_norm(h)
 
     def _add_positions(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raysum.models.batch import Source, scatter_padded
+from raysum.models.batch import Rows, Source, scatter_padded
 from raysum.models.kernels.attention import masked_softmax
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.layers import Objective, TransformerBlock, xavier_linear
@@ -106,9 +106,9 @@ class AttentionPredictor(nn.Module):
 
     def forward(self, phi: Tensor, mask: Tensor) -> Tensor:
         """Return float32 [B, M], rows that sum to 1, from ``phi`` [B, M, D] and ``mask`` [B, M] of real paragraphs."""
-        x = phi.flatten(0, 1)
+        x, rows = phi.flatten(0, 1), Rows.padded(mask)
         for layer in self.layers:
-            x = layer(x, None, mask)
+            x = layer(x, rows)
         return masked_softmax(self.score(x).view(mask.shape), mask)
 
 
