@@ -128,7 +128,8 @@ def serving(config: ServeConfig) -> Iterator[str]:
 def _run(deployments: Any, options: dict[str, Any], logs: dict[str, Any], trace: float) -> None:
     """Deploy with the HTTP ``options`` and wait for the replicas. A share ``trace`` of the requests is traced.
 
-    Raises the UserError of a replica that cannot load the run, and UserError if Ray Serve does not start in time.
+    Raises the UserError of a replica that cannot load the run, and UserError if Ray Serve does not start in time, or
+    if another program has taken the port meanwhile.
     """
     from ray import serve as ray_serve
 
@@ -141,7 +142,11 @@ def _run(deployments: Any, options: dict[str, Any], logs: dict[str, Any], trace:
             f"the server did not start in time ({error}); try again when the machine is less busy"
         ) from None
     except RuntimeError:
-        parts = ray_serve.status().applications[_NAME].deployments.values()
+        applications = ray_serve.status().applications
+        if _NAME not in applications:  # the proxy did not start
+            with listening(options["host"], options["port"]):
+                raise
+        parts = applications[_NAME].deployments.values()
         reason = "\n".join(part.message for part in parts if part.message)
         _, _, mistake = reason.partition("raysum.errors.UserError: ")
         raise (UserError(mistake.strip()) if mistake else RuntimeError(reason)) from None

@@ -206,6 +206,18 @@ def test_without_tokens_only_this_machine_is_served(run: Path):
     assert "RAY_AUTH_MODE=token" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
+def test_a_port_that_another_takes_while_ray_starts_is_one_message_and_exit_2():
+    with serving("lead") as server:
+        while not server.processes("raylet"):
+            assert server.process.poll() is None
+            time.sleep(0.05)
+        with socket.create_server(("127.0.0.1", server.port)):
+            code, _, told = server.ended(timeout=240)
+    assert code == 2 and told.count("cannot listen on 127.0.0.1 port") == 1 and "Traceback" not in told, told
+    assert told.splitlines()[-1].endswith("choose another --port or --host")
+
+
 class Load:
     """Requests from some threads, one after the other, and what came of them: 200 or another answer; no connection."""
 
