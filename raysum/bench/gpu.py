@@ -108,10 +108,10 @@ class GpuBench(PresetBench):
         waits = list[str]()
         losses = self._losses(config, batches, device(), self.dtype, waits)
         difference = max(abs(one / other - 1) for one, other in zip(losses, expected, strict=True))
-        is_right = difference <= _LOSS_LIMITS[self.dtype] and not waits
+        verdict = "right" if difference <= _LOSS_LIMITS[self.dtype] and not waits else "WRONG"
         row = {"preset": preset, "dtype": self.dtype, "steps": self.steps, "first_loss": expected[0]}
         row |= {"last_loss": expected[-1], "largest_difference": difference, "limit": _LOSS_LIMITS[self.dtype]}
-        return row | {"waits_at": ", ".join(dict.fromkeys(waits)) or "never", "verdict": _verdict(is_right)}
+        return row | {"waits_at": ", ".join(dict.fromkeys(waits)) or "never", "verdict": verdict}
 
     def _losses(
         self, config: Config, batches: list[Any], target: torch.device, dtype: str, waits: list[str] | None = None
@@ -148,7 +148,7 @@ class GpuBench(PresetBench):
         row |= {"largest_difference": difference, "limit": _SCORE_LIMIT}
         messages = (str(one.message) for one in caught if "CUDA graphs" in str(one.message))
         row["warning"] = next(messages, "none")
-        return row | {"verdict": _verdict(difference <= _SCORE_LIMIT)}
+        return row | {"verdict": "right" if difference <= _SCORE_LIMIT else "WRONG"}
 
     def run(self) -> BenchResult:
         folder = Path(self.out).expanduser()
@@ -168,10 +168,6 @@ class GpuBench(PresetBench):
 def _without_dropout(config: Config) -> Config:
     given = {name: value for name, value in _DRY.items() if name in type(config.model).model_fields}
     return config.model_copy(update={"model": config.model.model_copy(update=given)})
-
-
-def _verdict(is_right: bool) -> str:
-    return "right" if is_right else "WRONG"
 
 
 @contextmanager

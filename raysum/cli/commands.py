@@ -15,18 +15,18 @@ from typer import Argument, Option
 
 import raysum
 from raysum.cli.options import print_result, verb
-from raysum.config.loading import presets
-from raysum.config.sections import LoadConfig
+from raysum.config.loading import load_config, presets
+from raysum.config.sections import Config, LoadConfig
 from raysum.errors import UserError
 from raysum.evaluate.config import EvaluateConfig
 from raysum.extract.parts import Outline
 from raysum.prepare.config import PrepareConfig, Shaped
 from raysum.report.board import BoardConfig
 from raysum.research.human.designs import SheetsConfig
-from raysum.research.reproduce.tables import ReproduceConfig
+from raysum.research.reproduce.tables import ALL, ReproduceConfig, chosen
 from raysum.runtime.progress import say
 from raysum.serve.config import BatchConfig, ServeConfig, Spread
-from raysum.serve.keys import FILE, KeyLimits
+from raysum.serve.keys import FILE, KeyFile, KeyLimits, Keys, add_key, revoke_key
 from raysum.teach.config import TeachConfig
 
 _START, _USE, _SEARCH = "Start", "Use what is trained", "Search and compare"
@@ -165,13 +165,9 @@ class SummarizeConfig(LoadConfig, Shaped, Spread):
     )
 
     @model_validator(mode="after")
-    def _check_server(self) -> "SummarizeConfig":
+    def _check_server_and_out(self) -> "SummarizeConfig":
         if self.server and self.model_fields_set & {"out", *LoadConfig.model_fields} - {"decode"}:
             raise ValueError("--server uses the model that it has loaded: leave out --out, --checkpoint and --dtype")
-        return self
-
-    @model_validator(mode="after")
-    def _check_out(self) -> "SummarizeConfig":
         if self.out and (self.html or self.title or self.outline):
             raise ValueError("--out is for many clusters: leave out --html, --title and --outline")
         if not self.out and self.model_fields_set & {*Spread.model_fields}:
@@ -236,8 +232,6 @@ _KeyFile = Annotated[str, Option(help="File of the keys, for `raysum serve --key
 @verb(keys_app, "add")
 def keys_add(name: _Name, settings: KeyLimits, file: _KeyFile = FILE) -> None:
     """Add a key and print it. The file has only its hash, so nothing can print it again."""
-    from raysum.serve.keys import add_key
-
     print(add_key(file, name, settings))
     say(f"{name} is added to {file}; this is the only time that its key is shown")
 
@@ -245,16 +239,12 @@ def keys_add(name: _Name, settings: KeyLimits, file: _KeyFile = FILE) -> None:
 @verb(keys_app, "list")
 def keys_list(file: _KeyFile = FILE) -> Any:
     """List the names and limits of the keys."""
-    from raysum.serve.keys import KeyFile, Keys
-
     return Keys(KeyFile.read(Path(file)).keys)
 
 
 @verb(keys_app, "revoke")
 def keys_revoke(name: _Name, file: _KeyFile = FILE) -> None:
     """Revoke a key. Running services refuse it from now on."""
-    from raysum.serve.keys import revoke_key
-
     revoke_key(file, name)
     say(f"{name} is revoked in {file}; running services refuse it from now on")
 
@@ -339,7 +329,6 @@ def data_check(data: _Data) -> Any:
 @verb(config_app, "show")
 def config_show(preset: Annotated[str, _argument("PRESET|FILE", None, presets)], overrides: _Overrides = None) -> Any:
     """Print the fully resolved config of a preset or file, and its number of parameters."""
-    from raysum.config.loading import load_config
     from raysum.config.sizes import SizedConfig
     from raysum.train.optim import check_engine_config
 
@@ -357,8 +346,6 @@ def config_list() -> None:
 @config_app.command("schema")
 def config_schema() -> None:
     """Print the JSON schema of the config, for editors."""
-    from raysum.config.sections import Config
-
     print(json.dumps(Config.model_json_schema(), indent=2))
 
 
@@ -410,7 +397,6 @@ def _list_tables(is_set: bool) -> None:
     """Print the papers' tables and end, before other arguments are checked."""
     if is_set:
         from raysum.research.reproduce.rendering import ListedFigures
-        from raysum.research.reproduce.tables import ALL, chosen
 
         print_result(ListedFigures(chosen(ALL)), "--json" in sys.argv)
         raise typer.Exit

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from pydantic.fields import FieldInfo
-from typer.models import ArgumentInfo, OptionInfo
+from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 from raysum.config.base import Section
 from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
@@ -58,8 +58,8 @@ def verb(app: typer.Typer, name: str | None = None, panel: str | None = None) ->
             parameters.append(Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
 
         def command(*, as_json: bool, **values: Any) -> None:
-            _check_filled(parameters, values)
-            _check_options(own, values)
+            _check_filled(parameters, values, ArgumentInfo)
+            _check_filled(own, values, OptionInfo)  # section_of checks those of sections
             result = function(**(values if section is None else _arguments(section, own, values)))
             print_result(result, as_json)
             if code := getattr(result, "exit_code", 0):
@@ -122,22 +122,14 @@ def _arguments(section: type[Section], own: list[Parameter], values: dict[str, A
     return arguments | {"settings": section_of(section, settings, pairs)}
 
 
-def _check_filled(parameters: list[Parameter], values: dict[str, Any]) -> None:
-    """Raises UserError if an argument is empty, as by an unset variable of the shell: paths would be this folder."""
+def _check_filled(parameters: list[Parameter], values: dict[str, Any], kind: type[ParameterInfo]) -> None:
+    """Raises UserError if a parameter of this ``kind`` is empty, by an unset variable, and would mean this folder."""
     for parameter in parameters:
-        argument, value = parameter.annotation.__metadata__[0], values.get(parameter.name)
-        if isinstance(argument, ArgumentInfo) and "" in (value if isinstance(value, list) else [value]):
-            name = argument.metavar or parameter.name.upper()
-            raise UserError(f"{name} is empty; give a value ({argument.help or name})")
-
-
-def _check_options(own: list[Parameter], values: dict[str, Any]) -> None:
-    """Raises UserError if an option of no section is empty; :func:`section_of` checks those of sections."""
-    for parameter in own:
-        option, value = parameter.annotation.__metadata__[0], values.get(parameter.name)
-        if isinstance(option, OptionInfo) and "" in (value if isinstance(value, list) else [value]):
-            flag = f"--{parameter.name.replace('_', '-')}"
-            raise UserError(f"{flag} is empty; give a value, or leave it out ({option.help or flag})")
+        info, value = parameter.annotation.__metadata__[0], values.get(parameter.name)
+        if isinstance(info, kind) and "" in (value if isinstance(value, list) else [value]):
+            flag, leave = f"--{parameter.name.replace('_', '-')}", ", or leave it out"
+            name, how = (flag, leave) if kind is OptionInfo else (info.metavar or parameter.name.upper(), "")
+            raise UserError(f"{name} is empty; give a value{how} ({info.help or name})")
 
 
 def _with_prefix(pair: str, known: set[str]) -> str:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -164,8 +164,9 @@ class Summary(BaseModel, frozen=True):
     @property
     def notes(self) -> list[Citation]:
         """Return the cited passages, each once: note 1, note 2, and so on, first those of the sentences."""
-        cited = [citation for part in self._cited_parts() for citation in part.citations]
-        return list({citation.passage: citation for citation in cited}.values())
+        claims = [claim for disagreement in self.disagreements for claim in disagreement.claims]
+        parts: list[Sentence | Headline | Claim] = [*self.sentences, *filter(None, [self.headline]), *claims]
+        return list({citation.passage: citation for part in parts for citation in part.citations}.values())
 
     def located(self, cluster: Mapping[str, Any]) -> "Summary":
         """Return the summary with the place of each citation in the raw ``cluster``."""
@@ -185,13 +186,6 @@ class Summary(BaseModel, frozen=True):
         """Return the numbers of the notes to one of its sentences or to a part of its outline, from 1."""
         passages = [note.passage for note in self.notes]
         return [passages.index(citation.passage) + 1 for citation in part.citations]
-
-    def _cited_parts(self) -> Iterator[Sentence | Headline | Claim]:
-        yield from self.sentences
-        if self.headline:
-            yield self.headline
-        for disagreement in self.disagreements:
-            yield from disagreement.claims
 
     def render(self) -> str:
         """Return text for people: the id, the sentences with numbers of notes, the notes, warnings and alternatives."""

@@ -222,31 +222,23 @@ def marks_around(spec: Spec) -> int:
     return 0 if spec.joins_paragraphs else marks_of(spec).around
 
 
-def export_checkpoint(kind: str, run: str, out: str, checkpoint: str = "best") -> "Exported":
-    """Write the folder ``out`` with the model of ``run`` for another library; ``kind`` is ``huggingface``."""
-    if kind != "huggingface":
-        raise UserError(f"cannot export to {kind!r}: the only kind is huggingface")
-    return export_pretrained(run, out, checkpoint)
-
-
 @dataclass(frozen=True)
 class Exported(Shown):
     """An exported folder."""
 
     folder: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"folder": self.folder}
-
     def render(self) -> str:
         return f"{self.folder}: AutoModelForSeq2SeqLM.from_pretrained({self.folder!r}) loads it"
 
 
-def export_pretrained(run: str, out: str, checkpoint: str = "best") -> Exported:
-    """Write the folder ``out`` with weights, config and tokenizer of ``run`` for transformers.
+def export_checkpoint(kind: str, run: str, out: str, checkpoint: str = "best") -> Exported:
+    """Write the folder ``out`` with weights, config and tokenizer of ``run``; ``kind`` is ``huggingface``.
 
-    Raises UserError if transformers has no model with its mix.
+    Raises UserError for another kind, or if transformers has no model with its mix.
     """
+    if kind != "huggingface":
+        raise UserError(f"cannot export to {kind!r}: the only kind is huggingface")
     import torch
 
     source = Run.resolve(run)

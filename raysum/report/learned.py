@@ -1,6 +1,7 @@
 """The section of trained extractors: which features and words decide, and the systems without training beside it."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from raysum.extract.explanation import Explanation
 from raysum.extract.untrained import UntrainedComparison
@@ -53,10 +54,5 @@ def _cues(title: str, values: Mapping[str, float]) -> str:
     """Return a table of the cues with the highest values beside those with the lowest."""
     high = [(cue, f"{100 * value:+.1f}") for cue, value in values.items() if value > 0]
     low = [(cue, f"{100 * value:+.1f}") for cue, value in [*values.items()][::-1] if value < 0]
-    size = max(len(high), len(low))
-    lines = [[*one, *other] for one, other in zip(_filled(high, size), _filled(low, size), strict=True)]
+    lines = [[*one, *other] for one, other in zip_longest(high, low, fillvalue=("", ""))]
     return f"<div>{parts.table([f'{title}: highest', 'value', 'lowest', 'value'], lines)}</div>"
-
-
-def _filled(pairs: list[tuple[str, str]], size: int) -> list[tuple[str, str]]:
-    return pairs + [("", "")] * (size - len(pairs))

@@ -29,6 +29,13 @@ class Share(NamedTuple):
     def bundle(self) -> dict[str, float]:
         return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
 
+    def is_free(self, processes: int) -> bool:
+        """Return whether nothing uses the resources of so many ``processes`` now."""
+        import ray
+
+        free = ray.available_resources()
+        return all(free.get(name, 0) + 1e-6 >= processes * amount for name, amount in self.bundle.items())
+
 
 def device(name: str | None = None) -> "torch.device":
     """Return the device ``name``; by default CUDA if it is available, else the CPU."""
@@ -44,19 +51,15 @@ def share(role: Role, processes: int, cpus: float | None = None, gpus: float | N
     labeller takes one CPU, but all together at most half of the CPUs: Ray Data's readers need the other half.
     ``cpus`` and ``gpus`` replace the computed ones.
     """
-    computed = _share(role, processes)
-    return Share(computed.cpus if cpus is None else cpus, computed.gpus if gpus is None else gpus)
-
-
-def _share(role: Role, processes: int) -> Share:
     import ray
 
     total = ray.cluster_resources()
-    beside_readers = min(1.0, total.get("CPU", 1) / 2 / processes)
-    gpus = total.get("GPU", 0.0)
-    if role == "worker":
-        return Share(beside_readers, 1.0 if gpus >= processes else 0.0)
-    return Share(beside_readers if role == "labeller" else 1.0, min(1.0, int(1e4 * gpus / processes) / 1e4))
+    if cpus is None:
+        cpus = min(1.0, total.get("CPU", 1) / 2 / processes) if role in ("worker", "labeller") else 1.0
+    if gpus is None:
+        all_gpus = total.get("GPU", 0.0)
+        gpus = float(all_gpus >= processes) if role == "worker" else min(1.0, int(1e4 * all_gpus / processes) / 1e4)
+    return Share(cpus, gpus)
 
 
 class Capacity(NamedTuple):
@@ -123,11 +126,7 @@ class WorkerPlan(NamedTuple):
 
     def can_grow(self, workers: int) -> bool:
         """Return whether the nodes hold so many more ``workers``, and nothing else uses their resources."""
-        import ray
-
-        added, free = workers - self.workers, ray.available_resources()
-        is_free = all(free.get(name, 0) + 1e-6 >= added * amount for name, amount in self.each.bundle.items())
-        return is_free and self.on_nodes(workers, self.each).fits
+        return self.each.is_free(workers - self.workers) and self.on_nodes(workers, self.each).fits
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -172,7 +171,8 @@ def reserve(counts: Sequence[int], cpus: float | None, gpus: float | None, minut
         current = _wait_for_nodes(plan, minutes)
     if not current.fits:
         raise current.error(minutes)
-    _report_busy(current)
+    if not current.each.is_free(current.workers):
+        say(f"Waiting for {current}: other work of the cluster holds them now")
     return current
 
 
@@ -225,12 +225,3 @@ def _wait_for_nodes(plan: Callable[[], WorkerPlan], minutes: float) -> WorkerPla
     if current.fits:
         request_resources(bundles=[])
     return current
-
-
-def _report_busy(plan: WorkerPlan) -> None:
-    """Print a message if other work holds the resources of the plan now."""
-    import ray
-
-    free = ray.available_resources()
-    if any(free.get(name, 0) + 1e-6 < plan.workers * amount for name, amount in plan.each.bundle.items()):
-        say(f"Waiting for {plan}: other work of the cluster holds them now")

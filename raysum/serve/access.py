@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +78,12 @@ class Allowance:
             self._left -= units
 
 
-@dataclass(frozen=True)
 class Caller:
     """A key with its budgets."""
 
-    key: Key
-    requests: Allowance
-    tokens: Allowance
-
-    @classmethod
-    def of(cls, key: Key) -> "Caller":
-        return cls(key, Allowance(key.requests_per_minute), Allowance(key.tokens_per_minute))
+    def __init__(self, key: Key):
+        self.key = key
+        self.requests, self.tokens = Allowance(key.requests_per_minute), Allowance(key.tokens_per_minute)
 
 
 class Callers:
@@ -114,7 +108,7 @@ class Callers:
     def _of(self, entry: Key) -> Caller:
         caller = self._callers.get(entry.name)
         if caller is None or caller.key != entry:  # the limits have changed
-            caller = self._callers[entry.name] = Caller.of(entry)
+            caller = self._callers[entry.name] = Caller(entry)
         return caller
 
     def _current_content(self) -> KeyFile:

@@ -77,10 +77,7 @@ class Turn(Strict):
         BeforeValidator(as_parts, json_schema_input_type=str | list[Block]),
     ] = []
 
-    @model_validator(mode="before")
-    @classmethod
-    def _skip_answer(cls, values: Any) -> Any:
-        return without_answer(values)
+    _skip_answer = model_validator(mode="before")(without_answer)
 
 
 class MessagesRequest(Strict):

@@ -111,7 +111,7 @@ class StoredBatch:
         counts, self._done = self.batch.request_counts, set()
         counts.completed = counts.failed = 0
         self.results.touch()
-        keep_lines(self.results, _is_result)
+        keep_lines(self.results, lambda line: isinstance(line.get("custom_id"), str) and "error" in line)
         for result in read_lines(self.results):
             self._count(result["custom_id"], result["error"] is None)
 
@@ -209,10 +209,6 @@ class NewBatch:
 class _Request(BaseModel):
     custom_id: str = Field(min_length=1, max_length=512)
     body: dict[str, Any]
-
-
-def _is_result(line: dict[str, Any]) -> bool:
-    return isinstance(line.get("custom_id"), str) and "error" in line
 
 
 def _custom_id(line: bytes, number: int) -> str:

@@ -16,7 +16,7 @@ from raysum.errors import UserError
 
 _RETRIED = (429, 500, 502, 503, 504)  # a limit of the key, a replica died, the queue is full, or the server stops
 _RUNNING, _POLL = "in_progress", 1.0  # the status of a batch, and seconds between two looks at it
-_LONGEST_PAUSE = 30  # seconds, also if the server asks for more
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 30  # seconds: after the first attempt, and if the server asks for more
 
 
 class NoServerError(UserError):
@@ -56,25 +56,15 @@ class _Connection:
                 raise self.foreign() from None
             return f"{self.address} answers {answer.status_code}"
 
-    def _object(self, answer: httpx.Response) -> dict[str, Any]:
-        """Return the object in an answer. Raises UserError if there is none: another program answers."""
+    def _object(self, content: str | bytes) -> dict[str, Any]:
+        """Return the object in an answer or a line. Raises UserError if there is none: another program answers."""
         try:
-            found = answer.json()
+            found = json.loads(content)
         except ValueError:
             found = None
         if not isinstance(found, dict):
             raise self.foreign()
         return found
-
-    def _result(self, line: str) -> dict[str, Any]:
-        try:
-            result: dict[str, Any] = json.loads(line)
-        except ValueError:
-            raise self.foreign() from None
-        return result
-
-    def _events(self) -> "_Events":
-        return _Events(self.address, self.foreign())
 
     def _retried(self, answer: httpx.Response, attempt: int) -> tuple[str, float]:
         """Return the problem of an answer and the seconds before the next attempt, or "" for a good answer.
@@ -86,7 +76,7 @@ class _Connection:
         if answer.status_code not in _RETRIED:
             raise UserError(self._problem(answer))
         wait = answer.headers.get("Retry-After", "")
-        pause = min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else _pause(attempt)  # it may be a date
+        pause = min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else _FIRST_PAUSE * 2**attempt  # it may be a date
         return self._problem(answer), pause
 
     @contextmanager
@@ -153,7 +143,7 @@ class Client(_Connection):
         The events are ``queued``, ``reading``, ``prefix`` and ``sentence``, see the route /v1/summarize/stream. Nothing
         is retried. Raises UserError if nothing answers, or if the server refuses the request or fails.
         """
-        events, body = self._events(), _body(title, documents, id, options)
+        events, body = _Events(self.address, self.foreign()), _body(title, documents, id, options)
         with self._errors(), self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
             if answer.status_code != 200:
                 answer.read()
@@ -186,7 +176,7 @@ class Client(_Connection):
                 answer.read()
                 raise UserError(self._problem(answer))
             for line in answer.iter_lines():
-                yield self._result(line)
+                yield self._object(line)
 
     def cancel_batch(self, id: str) -> dict[str, Any]:
         """End a batch and return it. Its results so far stay."""
@@ -202,9 +192,9 @@ class Client(_Connection):
                     answer = self._http.request(method, self.address + path, json=body, content=content)
                 problem, pause = self._retried(answer, attempt)
                 if not problem:
-                    return self._object(answer)
+                    return self._object(answer.content)
             except NoAnswerError as error:
-                problem, pause = str(error), _pause(attempt)
+                problem, pause = str(error), _FIRST_PAUSE * 2**attempt
             if attempt < self.retries:
                 time.sleep(pause)
         raise UserError(problem)
@@ -246,7 +236,7 @@ class AsyncClient(_Connection):
         **options: Any,
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """As :meth:`Client.stream`: ``async for event, values in client.stream(...)``."""
-        events, body = self._events(), _body(title, documents, id, options)
+        events, body = _Events(self.address, self.foreign()), _body(title, documents, id, options)
         with self._errors():
             async with self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
                 if answer.status_code != 200:
@@ -279,7 +269,7 @@ class AsyncClient(_Connection):
                     await answer.aread()
                     raise UserError(self._problem(answer))
                 async for line in answer.aiter_lines():
-                    yield self._result(line)
+                    yield self._object(line)
 
     async def cancel_batch(self, id: str) -> dict[str, Any]:
         """As :meth:`Client.cancel_batch`."""
@@ -295,9 +285,9 @@ class AsyncClient(_Connection):
                     answer = await self._http.request(method, self.address + path, json=body, content=content)
                 problem, pause = self._retried(answer, attempt)
                 if not problem:
-                    return self._object(answer)
+                    return self._object(answer.content)
             except NoAnswerError as error:
-                problem, pause = str(error), _pause(attempt)
+                problem, pause = str(error), _FIRST_PAUSE * 2**attempt
             if attempt < self.retries:
                 await asyncio.sleep(pause)
         raise UserError(problem)
@@ -336,11 +326,6 @@ def _lines(requests: Mapping[str, Mapping[str, Any]]) -> bytes:
     """Return the body of a batch."""
     lines = (json.dumps({"custom_id": custom_id, "body": body}) for custom_id, body in requests.items())
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-def _pause(attempt: int) -> float:
-    """Return the seconds after a failed attempt."""
-    return 0.25 * 2**attempt
 
 
 def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:

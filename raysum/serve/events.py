@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import islice
 from typing import Any, Protocol
 
 from raysum.config.decoding import SourceConfig
@@ -51,24 +52,13 @@ def reading(row: Row, limits: SourceConfig) -> Event:
 
     ``places`` has the position of each of these paragraphs, in the order of the summary's attention.
     """
-    paragraphs, tokens = len(row["document"]), len(row["ids"])
-    read = min(paragraphs, limits.max_paragraphs or paragraphs)
-    starts, texts = row["char_start"], row["text"]
-    return {
-        "event": "reading",
-        "data": {
-            "paragraphs": read,
-            "tokens": min(tokens, limits.max_tokens or tokens),
-            "places": [
-                {
-                    "document": int(row["document"][rank]),
-                    "start": int(starts[rank]),
-                    "end": int(starts[rank]) + len(texts[rank]),
-                }
-                for rank in range(read)
-            ],
-        },
-    }
+    tokens, paragraphs = len(row["ids"]), zip(row["document"], row["char_start"], row["text"], strict=True)
+    places = [
+        {"document": int(document), "start": int(start), "end": int(start) + len(text)}
+        for document, start, text in islice(paragraphs, limits.max_paragraphs)
+    ]
+    counts = {"paragraphs": len(places), "tokens": min(tokens, limits.max_tokens or tokens)}
+    return {"event": "reading", "data": {**counts, "places": places}}
 
 
 def grown(text: str) -> Event:

@@ -60,15 +60,19 @@ def model_named(models: Mapping[str, T], name: str | None) -> T:
     return models[name]
 
 
-class LocalOnly:
+class _Around:
+    """An ASGI middleware."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+
+class LocalOnly(_Around):
     """ASGI middleware that refuses requests with a Host or Origin other than this machine.
 
     Otherwise a foreign page in a local browser could use the server through a host name that it maps to this machine
     (DNS rebinding).
     """
-
-    def __init__(self, app: ASGIApp):
-        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (message := _foreign(Request(scope))):
@@ -94,21 +98,15 @@ def _hostname(url: str) -> str | None:
         return None
 
 
-class HeadAsGet:
+class HeadAsGet(_Around):
     """ASGI middleware that answers HEAD as GET; the server sends the headers only."""
-
-    def __init__(self, app: ASGIApp):
-        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
 
 
-class HeaderLimit:
+class HeaderLimit(_Around):
     """ASGI middleware that answers 431 to headers of more than 64 KiB."""
-
-    def __init__(self, app: ASGIApp):
-        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if sum(len(name) + len(value) for name, value in scope.get("headers", ())) > _HEADERS:
@@ -117,15 +115,12 @@ class HeaderLimit:
             await self.app(scope, receive, send)
 
 
-class Unavailable:
+class Unavailable(_Around):
     """ASGI middleware of Ray Serve's proxy: errors of the proxy itself become 503 with Retry-After.
 
     While the server stops or a front restarts, the proxy answers 404, 500 or 503 in plain text, or raises before it
     answers. The front's own errors are JSON and pass unchanged.
     """
-
-    def __init__(self, app: ASGIApp):
-        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started: bool = False

@@ -38,15 +38,10 @@ class Metrics:
         )
         self.summary_tokens = Counter("raysum_summary_tokens", "Tokens of summaries", ["key"], registry=registry)
         self._active, self._waiting = 0, dict[str, tuple[float, int]]()
-        for name, about, function in (
-            (
-                "waiting",
-                "Requests that wait for a batch, as the replicas reported with their last answers",
-                self.waiting,
-            ),
-            ("running", "Other requests that the replicas have not answered", lambda: self._active - self.waiting()),
-        ):
-            Gauge(f"raysum_requests_{name}", about, registry=registry).set_function(function)
+        about = "Requests that wait for a batch, as the replicas reported with their last answers"
+        Gauge("raysum_requests_waiting", about, registry=registry).set_function(self.waiting)
+        about = "Other requests that the replicas have not answered"
+        Gauge("raysum_requests_running", about, registry=registry).set_function(lambda: self._active - self.waiting())
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -59,7 +59,7 @@ def _usage(summary: Mapping[str, Any], read: str, written: str) -> dict[str, Any
     if not (usage := summary.get("usage")):
         return None
     counts = usage["source_tokens"], usage["summary_tokens"]
-    return {read: counts[0], written: counts[1], "total_tokens": sum(counts)}
+    return {f"{read}_tokens": counts[0], f"{written}_tokens": counts[1], "total_tokens": sum(counts)}
 
 
 class ChatCompletion:
@@ -87,7 +87,7 @@ class ChatCompletion:
             **self._head,
             "object": "chat.completion",
             "choices": choices,
-            "usage": _chat_usage(summary),
+            "usage": _usage(summary, "prompt", "completion"),
             "raysum": summary,
         }
 
@@ -101,7 +101,7 @@ class ChatCompletion:
         yield self._chunk({"annotations": _nested(url_citations(summary))})
         yield self._chunk({}, _finish_reason(summary), raysum=summary)
         if self._with_usage:
-            yield server_sent({**self._head, **_CHUNK, "choices": [], "usage": _chat_usage(summary)})
+            yield server_sent({**self._head, **_CHUNK, "choices": [], "usage": _usage(summary, "prompt", "completion")})
         yield b"data: [DONE]\n\n"
 
     def fail(self, message: str, status: int) -> Iterator[bytes]:
@@ -123,10 +123,6 @@ def _nested(citations: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _finish_reason(summary: Mapping[str, Any]) -> str:
     return "length" if (summary.get("usage") or {}).get("is_truncated") else "stop"
-
-
-def _chat_usage(summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    return _usage(summary, "prompt_tokens", "completion_tokens")
 
 
 class ModelResponse:
@@ -163,7 +159,7 @@ class ModelResponse:
         }
 
     def whole(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        usage = _usage(summary, "input_tokens", "output_tokens")
+        usage = _usage(summary, "input", "output")
         if usage:
             usage["input_tokens_details"] = {"cached_tokens": 0, "cache_write_tokens": 0}
             usage["output_tokens_details"] = {"reasoning_tokens": 0}

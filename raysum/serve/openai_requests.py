@@ -1,6 +1,6 @@
 """Requests in OpenAI's formats, and the clusters and settings that they ask for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, model_validator
@@ -9,6 +9,8 @@ from raysum.serve.events import MAX_TOKENS
 from raysum.serve.message_parts import IGNORED, as_parts, cluster_of, only, without_answer
 from raysum.serve.schema import Options, Strict
 from raysum.serve.uploads import uploaded
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")  # fields with a limit of the length
 
 
 class File(Strict):
@@ -54,10 +56,7 @@ class Message(Strict):
     content: _Parts = []
     name: str | None = Field(None, description=IGNORED)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _skip_answer(cls, values: Any) -> Any:
-        return without_answer(values)
+    _skip_answer = model_validator(mode="before")(without_answer)
 
 
 def _as_messages(messages: Any) -> Any:
@@ -107,13 +106,10 @@ class OpenAIRequest(Strict):
 
     def settings(self) -> dict[str, Any]:
         """Return the decoding settings. ``max_tokens`` is an upper limit: it can lower ``max_length`` only."""
-        limits = [limit for limit in self._limits() if limit is not None]
+        limits = [limit for name in _LIMITS if (limit := getattr(self, name, None)) is not None]
         return self.options.model_dump(exclude_none=True) | ({MAX_TOKENS: min(limits)} if limits else {})
 
     def _messages(self) -> Sequence[Message]:
-        raise NotImplementedError
-
-    def _limits(self) -> Iterator[int | None]:
         raise NotImplementedError
 
 
@@ -154,9 +150,6 @@ class ChatRequest(OpenAIRequest):
     def _messages(self) -> Sequence[Message]:
         return self.messages
 
-    def _limits(self) -> Iterator[int | None]:
-        yield from (self.max_tokens, self.max_completion_tokens)
-
 
 class ResponsesRequest(OpenAIRequest):
     """A request of ``/v1/responses``."""
@@ -180,9 +173,6 @@ class ResponsesRequest(OpenAIRequest):
         if not self.instructions:
             return self.input
         return [Message(role="system", content=[MessagePart(type="text", text=self.instructions)]), *self.input]
-
-    def _limits(self) -> Iterator[int | None]:
-        yield self.max_output_tokens
 
 
 def _document(part: MessagePart) -> str | dict[str, Any]:

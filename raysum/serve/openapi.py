@@ -22,6 +22,7 @@ _REQUEST = {
     "id": "example-1",
 }
 _TEXTS = ["Florence lies on the river Arno. It is the capital of Tuscany.", "The dome was finished in 1436."]
+_FILES = [{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}} for text in _TEXTS]
 _REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/summarize": _REQUEST,
     "/v1/summarize/stream": _REQUEST,
@@ -31,18 +32,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/responses": {
         "input": [{"role": "user", "content": [{"type": "input_text", "text": text} for text in _TEXTS]}],
     },
-    "/v1/messages": {
-        "max_tokens": 1000,
-        "messages": [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
-                    for text in _TEXTS
-                ],
-            }
-        ],
-    },
+    "/v1/messages": {"max_tokens": 1000, "messages": [{"role": "user", "content": _FILES}]},
 }
 _ERRORS = {
     "400": "cluster 'Florence' cannot be summarized: it has no text",

@@ -89,18 +89,13 @@ class Model:
 
         If the client disconnects, Ray cancels this call, which cancels the decoding.
         """
-        async with aclosing(self._events(cluster, settings, sends_prefixes=False)) as events:
+        async with aclosing(self.stream(cluster, settings, sends_prefixes=False)) as events:
             return [event async for event in events][-1]["data"]
 
-    async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncGenerator[Event, None]:
-        """Yield the events of a stream, see :mod:`raysum.serve.events`."""
-        async with aclosing(self._events(cluster, settings, sends_prefixes=True)) as events:
-            async for event in events:
-                yield event
-
-    async def _events(
-        self, cluster: dict[str, Any], settings: dict[str, Any], sends_prefixes: bool
+    async def stream(
+        self, cluster: dict[str, Any], settings: dict[str, Any], sends_prefixes: bool = True
     ) -> AsyncGenerator[Event, None]:
+        """Yield the events of a stream, see :mod:`raysum.serve.events`."""
         version = self._follower.current
         summarizer, scheduler = version.model
         own = summarizer.settings

@@ -28,10 +28,6 @@ def uploaded(name: str, data: str, field: str = "data") -> dict[str, Any]:
 def with_uploads(documents: list[Any]) -> list[Any]:
     """Return the ``documents`` of a request with those in the place of files that these hold. Raises UserError."""
     return [
-        uploaded(document.get("source", ""), document["data"]) if has_file(document) else document
-        for document in documents
+        uploaded(each.get("source", ""), each["data"]) if isinstance(each, dict) and "data" in each else each
+        for each in documents
     ]
-
-
-def has_file(document: Any) -> bool:
-    return isinstance(document, dict) and "data" in document

@@ -31,18 +31,13 @@ def read_feed(path: Path) -> Iterator[Record]:
         return next(("".join(part.itertext()).strip() for part in element.iterchildren(f"{{*}}{name}")), "")
 
     documents = list[dict[str, Any]]()
-    for entry in tree.iter("{*}item", "{*}entry"):
+    for number, entry in enumerate(tree.iter("{*}item", "{*}entry"), 1):
         title = child(entry, "title")
         body = max((child(entry, name) for name in _TEXTS), key=len)
         page = f"<html><body>{body}</body></html>".encode()
-        text = parse_document(page, "entry.html", f"{path}, entry {len(documents) + 1}").text if body else ""
-        documents.append(
-            {
-                "source": title or f"entry {len(documents) + 1}",
-                "text": f"{title}\n\n{text}".strip(),
-                ORIGIN: Origin(is_extracted=True),
-            }
-        )
+        text = parse_document(page, "entry.html", f"{path}, entry {number}").text if body else ""
+        document = {"source": title or f"entry {number}", "text": f"{title}\n\n{text}".strip()}
+        documents.append(document | {ORIGIN: Origin(is_extracted=True)})
     title = child(next(tree.iter("{*}channel"), tree), "title")
     yield Record(str(path), {"id": path.name, "title": title, "documents": documents})
 

@@ -176,19 +176,8 @@ def _bert_marks(tokenizer: Any, name: str) -> SpecialTokens:
         raise UserError(f"{name} has no {missing[0]}: it is not the tokenizer of a BERT")
     cls, sep, *others = known.values()
     pad, unknown, mask = (cls if id is None else id for id in others)
-    return SpecialTokens(
-        pad=pad,
-        start=cls,
-        end=sep,
-        unknown=unknown,
-        mask=mask,
-        title_end=(sep,),
-        paragraph_end=(sep,),
-        sentence_end=sep,
-        prefix=(cls,),
-        suffix=(sep,),
-        joined_end=(sep,),
-    )
+    around = {"title_end": (sep,), "paragraph_end": (sep,), "prefix": (cls,), "suffix": (sep,), "joined_end": (sep,)}
+    return SpecialTokens(pad=pad, start=cls, end=sep, unknown=unknown, mask=mask, sentence_end=sep, **around)
 
 
 def _invalid(name: str, error: Exception) -> UserError:

@@ -91,15 +91,11 @@ class HookOrder:
     def __init__(self, engine: Any, steps: int):
         self._steps = steps if distributed.get_world_size() > 1 else 0
         self._ready: list[str] = []
-        weights = {name: weight for name, weight in engine.module.named_parameters() if weight.requires_grad}
         self._hooks = [
-            weight.register_post_accumulate_grad_hook(partial(self._note, name))
-            for name, weight in weights.items()
-            if self._steps
+            weight.register_post_accumulate_grad_hook(lambda _, name=name: self._ready.append(name))
+            for name, weight in engine.module.named_parameters()
+            if self._steps and weight.requires_grad
         ]
-
-    def _note(self, name: str, _: Tensor) -> None:
-        self._ready.append(name)
 
     def check(self) -> None:
         """Compare the last step. Every rank calls it after each step; all ranks raise the same UserError, or none."""

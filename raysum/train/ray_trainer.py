@@ -40,7 +40,7 @@ from raysum.stream.loader import DataError, ray_batches, ray_dataset
 from raysum.train.checkpoints import clear
 from raysum.train.job_spec import JobSpec
 from raysum.train.lines import Line, post_lines
-from raysum.train.requests import GROW, LEAVE, STOP, save_at_sigterm
+from raysum.train.requests import GROW, LEAVE, STOP, Requests, leave_at_sigterm, save_at_sigterm
 
 _FAILURES = 3  # restarts after lost workers; of a range of workers, those without a new checkpoint
 _STARTS = 2  # failed attempts to start the workers
@@ -181,7 +181,7 @@ class _Setup(Backend):
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        worker_group.execute(_prepare_for_sigterm)
+        worker_group.execute(leave_at_sigterm)
 
 
 class WorkerSetup(BackendConfig):
@@ -190,12 +190,6 @@ class WorkerSetup(BackendConfig):
     @property
     def backend_cls(self) -> type[Backend]:
         return _Setup
-
-
-def _prepare_for_sigterm() -> None:
-    from raysum.train.requests import leave_at_sigterm  # loads torch
-
-    leave_at_sigterm()
 
 
 class FailureRecord(UserCallback):
@@ -232,7 +226,6 @@ def _worker(settings: dict[str, Any]) -> tuple[str, str]:
     """Run one worker; return the message of a UserError, and the request that has ended the worker."""
     from raysum.train.group import from_all_ranks, ray_group
     from raysum.train.metrics_logger import Reporter
-    from raysum.train.requests import Requests
     from raysum.train.worker import work
 
     job_spec, context = settings["job_spec"], ray.train.get_context()

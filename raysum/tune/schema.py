@@ -17,20 +17,12 @@ _LOWER = {
     *("parameters", "unsupported", "repeated", "facts_wrong"),
 }
 
+_PLACES = ("address", "workers", "threads", "cpus_per_worker", "gpus_per_worker", "wait_minutes")  # of train
+
 # Keys that cannot be searched, and why.
 _FIXED = {
     **dict.fromkeys(("data", "mixed", "out", "run"), "is the same for all trials of a search"),
-    **dict.fromkeys(
-        (
-            "train.address",
-            "train.workers",
-            "train.threads",
-            "train.cpus_per_worker",
-            "train.gpus_per_worker",
-            "train.wait_minutes",
-        ),
-        "sets where trials run, not their results",
-    ),
+    **dict.fromkeys((f"train.{name}" for name in _PLACES), "sets where trials run, not their results"),
     "train.trackers": "sets which services get the metrics",
     "train.validate_examples": "sets the examples that trials are compared on",
     **dict.fromkeys(("model.vocabulary", "model.marks"), "comes from the dataset"),

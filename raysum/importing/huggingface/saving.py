@@ -22,15 +22,7 @@ _ADDITIONS = {
     "decoder": ("cross.paragraphs.out.", "cross.contexts.out.", "cross.gate"),
 }
 _ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}  # the first of transformers' names
-_CLASSES = {
-    "bart": "Bart",
-    "mbart": "MBart",
-    "pegasus": "Pegasus",
-    "led": "LED",
-    "t5": "T5",
-    "mt5": "MT5",
-    "umt5": "UMT5",
-}
+_CLASSES = {"bart": "Bart", "mbart": "MBart", "pegasus": "Pegasus"}  # the names of others are capitals
 _OUTSIDE = (HEAD, "final_logits_bias")  # names without the model's prefix
 
 
@@ -117,7 +109,7 @@ def published_config(spec: FamilySpec) -> dict[str, Any]:
     kind = backbone_kind(backbone, spec.norm)
     config = {
         "model_type": kind,
-        "architectures": [f"{_CLASSES[kind]}ForConditionalGeneration"],
+        "architectures": [f"{_CLASSES.get(kind, kind.upper())}ForConditionalGeneration"],
         "is_encoder_decoder": True,
         "vocab_size": spec.vocabulary,
         "d_model": spec.width,

@@ -55,15 +55,9 @@ def _cell(figures: Mapping[Any, Any], name: str, prefix: str) -> Cell:
     return {"value": float(figures[name]), **bounds}
 
 
-def _rouge(place: Workspace, table: PaperTable) -> Cells:
-    return _of_evaluations(place, table, ["rouge1", "rouge2", PROTOCOLS[table.protocol].published_l])
-
-
-def _attention(place: Workspace, table: PaperTable) -> Cells:
-    return _of_evaluations(place, table, ["attention_similarity"])
-
-
-def _of_evaluations(place: Workspace, table: PaperTable, names: list[str]) -> Cells:
+def _of_evaluations(place: Workspace, table: PaperTable) -> Cells:
+    rouge = ["rouge1", "rouge2", PROTOCOLS[table.protocol].published_l]
+    names = rouge if table.measure == "rouge" else ["attention_similarity"]
     filled: Cells = {"rows": {}}
     for row in table.rows:
         if lacking := place.lacks(systems()[row.system]):
@@ -240,8 +234,8 @@ def _write_sides(place: Workspace, table: PaperTable, sides: dict[str, list[str]
 
 
 _MEASURES: dict[str, Callable[[Workspace, PaperTable], Cells]] = {
-    "rouge": _rouge,
-    "attention": _attention,
+    "rouge": _of_evaluations,
+    "attention": _of_evaluations,
     "recall": _recall,
     "compression": _compression,
     "ranks": _ranks,
