@@ -128,7 +128,8 @@ def _check_filled(parameters: list[Parameter], values: dict[str, Any], kind: typ
         info, value = parameter.annotation.__metadata__[0], values.get(parameter.name)
         if isinstance(info, kind) and "" in (value if isinstance(value, list) else [value]):
             flag, leave = f"--{parameter.name.replace('_', '-')}", ", or leave it out"
-            name, how = (flag, leave) if kind is OptionInfo else (info.metavar or parameter.name.upper(), "")
+            name = flag if kind is OptionInfo else info.metavar or parameter.name.upper()
+            how = "" if kind is ArgumentInfo or parameter.default is Parameter.empty else leave
             raise UserError(f"{name} is empty; give a value{how} ({info.help or name})")
 
 

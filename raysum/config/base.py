@@ -59,7 +59,7 @@ class Section(systems.Checked):
     @classmethod
     def _check_text(cls, value: Any, info: Any) -> Any:
         if value == "" != cls.model_fields[info.field_name].default:
-            raise ValueError("is empty; set a value, or leave it out")
+            raise ValueError("is empty; set a value, or leave it out if it is optional")
         if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
             raise ValueError("contains characters that are not valid text")
         return value

@@ -65,7 +65,7 @@ def fill(model: Any, weights: Mapping[str, "Tensor"], origin: str | Path) -> Any
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).splitlines()[-1].split())
-        raise UserError(f"{origin} does not fit the model of its config: {reason}") from None
+        raise UserError(f"{origin} does not fit the model of its config; copy the run again: {reason}") from None
     return model
 
 

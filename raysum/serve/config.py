@@ -90,6 +90,8 @@ class ServeConfig(_Served):
     def _name_models(cls, value: Any) -> Any:
         """Return a list of runs, some of them as NAME=RUN, as one run, or as several by name."""
         if isinstance(value, list):
+            if halves := [item for item in value if item.strip("=") != item]:
+                raise ValueError(f"has no model {halves[0]}: write RUN or NAME=RUN")
             if len(value) == 1 and not _NAMED.match(value[0]):
                 return value[0]
             named = [(found[1], found[2]) if (found := _NAMED.match(item)) else (_stem(item), item) for item in value]

@@ -106,6 +106,10 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if config.train.workers:
         make_ready("train", config.train.address)
     check_start(config)
+    if config.decode.citing_layers:
+        from raysum.decode.attention import citing  # loads torch
+
+        citing(config.decode, config.model)
     check_engine_config(config)
     check_trackers(config.train.trackers)
     newest = checkpoints.newest_sound(run)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -194,12 +195,9 @@ def test_a_folder_that_tells_of_beams_finds_what_generate_finds(family, tmp_path
         {"encoder_no_repeat_ngram_size": 2},
     ],
 )
-def test_each_generation_setting_is_applied_as_generate_applies_it(bart, tmp_path, more):
+def test_each_generation_setting_is_applied_as_generate_applies_it(bart, written, tmp_path, more):
     here = shutil.copytree(bart, tmp_path / "folder")
-    beams = BEAMS | {"num_beams": more.get("num_beams", 4)}
-    found, _ = found_by_both(here, tmp_path / "first", beams)
-    pool = sorted({id for ids in found for id in ids if id > 4})  # sources of what is written
-    plain, _ = found_by_both(here, tmp_path / "plain", beams, pool)
+    pool, plain = written(more.get("num_beams", 4))
     found, expected = found_by_both(here, tmp_path / "run", BEAMS | more, pool)
     assert found == expected != plain
 
@@ -272,6 +270,21 @@ def test_a_summary_has_no_token_of_its_source(bart, tmp_path):
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory):
     return folder_of("bart", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def written(bart, tmp_path_factory):
+    """A function that returns the ids that so many beams write, and what they write for sources of these ids."""
+
+    @cache
+    def of(beams):
+        place = tmp_path_factory.mktemp("written")
+        here, told = shutil.copytree(bart, place / "folder"), BEAMS | {"num_beams": beams}
+        found, _ = found_by_both(here, place / "first", told)
+        pool = sorted({id for ids in found for id in ids if id > 4})
+        return pool, found_by_both(here, place / "plain", told, pool)[0]
+
+    return of
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from helpers.small_models import objective_of, pack
 from helpers.small_runs import without_times
 from helpers.small_trainings import RATE, STEPS, forget_validation, same, weights
 from helpers.special_ids import PAD
-from raysum.config.decoding import SourceConfig
+from raysum.config.decoding import DecodeConfig, SourceConfig
 from raysum.config.loading import load_config, presets
 from raysum.config.sections import Config, OptimConfig
 from raysum.data.dataset import Dataset
@@ -434,6 +434,7 @@ def test_a_run_without_a_checkpoint_takes_other_settings(twelve_steps, data, tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"decode": DecodeConfig(citing_layers=[-1, 99])}, "citing_layers names decoder layer 99"),
         ({"data": None}, "training needs data=DATA"),
         ({"out": None}, "training needs out=RUN"),
         ({"deepspeed": {"train_batch_size": 8}}, "deepspeed.train_batch_size is set by raysum"),
