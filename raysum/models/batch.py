@@ -6,10 +6,11 @@ length, D width.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -166,6 +167,11 @@ class Source:
     def layout(self) -> Layout:
         return Layout.of(self.lengths, self.counts)
 
+    @cached_property
+    def host_ids(self) -> np.ndarray:
+        """[S]: ``ids`` for the host, which waits for a GPU unless :func:`move` has brought the source there."""
+        return self.ids.cpu().numpy()
+
     def is_text(self, marks: SpecialTokens, joined: bool = False) -> Tensor:
         """Return [S]: false for ``marks`` around texts, after titles and, if paragraphs are ``joined``, between them.
 
@@ -316,7 +322,11 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def copied(batch: Any, device: torch.device) -> Any:
-    """Do :func:`move`: one copy of all tensors, from pinned memory if ``device`` is a GPU, for which nothing waits."""
+    """Do :func:`move`: one copy of all tensors.
+
+    If ``device`` is a GPU, nothing waits for the copy, from pinned memory on a stream of its own, but computations that
+    follow. A host that runs ahead so copies a batch while the GPU computes the one before.
+    """
     tensors = list[Tensor]()
 
     def noted(tensor: Tensor) -> Tensor:
@@ -333,8 +343,21 @@ def copied(batch: Any, device: torch.device) -> Any:
 
     for view, tensor in zip(views(host), tensors, strict=True):
         view.copy_(tensor)
-    there = iter(views(host.to(device, non_blocking=True)))
+    if device.type == "cuda":
+        stream, current = _copies(device), torch.cuda.current_stream(device)
+        with torch.cuda.stream(stream):
+            moved = host.to(device, non_blocking=True)
+        current.wait_stream(stream)
+        moved.record_stream(current)
+    else:
+        moved = host.to(device)
+    there = iter(views(moved))
     return _replaced(batch, lambda _: next(there))
+
+
+@cache
+def _copies(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _replaced(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
@@ -345,7 +368,8 @@ def _replaced(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return value
     new = replace(value, **{field.name: _replaced(getattr(value, field.name), function) for field in fields(value)})
     if isinstance(value, Source):
-        new.__dict__["layout"] = _replaced(value.layout, function)  # where ``cached_property`` keeps it
+        # where ``cached_property`` keeps them
+        new.__dict__.update(layout=_replaced(value.layout, function), host_ids=value.host_ids)
     return new
 
 

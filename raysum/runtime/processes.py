@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,6 +115,23 @@ def _memory_of_group(groups: Path) -> tuple[int, int] | None:
         return int((groups / limit).read_text()), used
     except (OSError, ValueError):  # no group, or `max`
         return None
+
+
+def run_near(address: str, devices: Path = Path("/sys/bus/pci/devices")) -> None:
+    """Let this process, with the threads it has and starts, run only on the cores next to a PCI device (Linux).
+
+    ``address`` is one such as 0000:4f:00.0, of a folder in ``devices``. Nothing changes if the kernel does not know the
+    device, or if this process may use none of those cores.
+    """
+    try:
+        parts = [part.split("-") for part in (devices / address / "local_cpulist").read_text().strip().split(",")]
+        near = {core for first, *last in parts for core in range(int(first), int([first, *last][-1]) + 1)}
+        chosen = near & os.sched_getaffinity(0)
+    except (OSError, ValueError):
+        return
+    for thread in os.listdir("/proc/self/task") if chosen else ():
+        with suppress(OSError):  # it has ended
+            os.sched_setaffinity(int(thread), chosen)
 
 
 def configure_process(threads: int | None, neighbours: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, distributed
 
 from raysum import systems
+from raysum.config.loading import merge
 from raysum.config.sections import OptimConfig
 from raysum.errors import UserError
 from raysum.models.adapters import adapt, is_adapter
@@ -18,6 +19,7 @@ from raysum.runtime.compat import check_compiler, load_deepspeed
 from raysum.train.checkpoints import needs_conversion
 from raysum.train.group import agreed, from_all_ranks
 from raysum.train.job_spec import JobSpec
+from raysum.train.memory import BUCKET
 from raysum.train.optim import compiles_layers, engine_config
 
 
@@ -36,6 +38,9 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
         adapt(model, config.adapters, new)
     is_converted = checkpoint is not None and needs_conversion(checkpoint, world)
     settings = engine_config(config, world, torch.cuda.is_available(), is_converted)
+    if settings.get("zero_optimization", {}).get("stage", 0) in (1, 2):  # a new buffer of 2 GB otherwise, in each step
+        bucket = min(BUCKET, sum(weight.numel() for weight in model.parameters()))
+        settings = merge({"zero_optimization": {"reduce_bucket_size": bucket}}, settings)
     if compiles_layers(config):
         if not torch.cuda.is_available():
             check_compiler()

@@ -12,7 +12,7 @@ from torch import distributed
 
 from raysum.errors import UserError
 from raysum.runtime.compat import leave_process_group
-from raysum.runtime.processes import environment
+from raysum.runtime.processes import environment, run_near
 
 _Result = TypeVar("_Result")
 
@@ -45,6 +45,8 @@ def ray_group() -> Iterator[None]:
     rank, world, local = context.get_world_rank(), context.get_world_size(), context.get_local_rank()
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
+        gpu: Any = torch.cuda.get_device_properties(local)  # NCCL chooses the network card next to it by itself
+        run_near(f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0")
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a lost peer ends a worker, which would wait
     own = host = ray.util.get_node_ip_address()
     store = None

@@ -29,7 +29,7 @@ from raysum.train.optim import precision
 _USED, _USED_ON_CPU = 0.8, 0.5
 _FEW, _MANY = 2, 4  # examples of the two measured batches
 _MOST = 10**9  # tokens
-_BUCKET = 50_000_000  # elements of the buffer in which DeepSpeed adds gradients
+BUCKET = 50_000_000  # elements of the buffer in which DeepSpeed adds gradients
 _GATHERED = 50_000_000  # elements of the weights that ZeRO-3 gathers at once, at least the two largest parameters
 _GRADIENTS, _MASTER, _MOMENTS = 4, 4, 8  # bytes per parameter
 _ON_CPU = {"device": "cpu"}
@@ -67,7 +67,7 @@ def memory_plans(model: ModelSize, workers: int, has_gpu: bool) -> list[MemoryPl
 def _every_plan(model: ModelSize, workers: int) -> list[MemoryPlan]:
     """Return the plans of ZeRO-0 to ZeRO-3, and of ZeRO-3 with the optimizer, and the weights too, in CPU memory."""
     count, weight = model.parameters, model.weight
-    bucket, gathered = min(_BUCKET, count), min(max(_GATHERED, 2 * model.largest), count)
+    bucket, gathered = min(BUCKET, count), min(max(_GATHERED, 2 * model.largest), count)
     buffers = {"reduce_bucket_size": bucket}
     limits = {"stage3_max_live_parameters": gathered, "stage3_max_reuse_distance": gathered}
     third_stage: dict[str, Any] = {"stage": 3, **buffers, **limits, "stage3_prefetch_bucket_size": gathered // 2}

@@ -33,6 +33,14 @@ SPECS = {
         backbone=Backbone(places="learned", source_places=50, target_places=50, window=4),
         **WET,
     ),
+    "primera W/F": partial(
+        spec,
+        "W/F",
+        positions="flat",
+        marks=MARKS,
+        backbone=Backbone(places="learned", source_places=50, target_places=50, window=4, global_ids=(7, 11)),
+        **WET,
+    ),
     **{name: partial(part, "raysum.systems", name) for name in SYSTEMS if name != "family"},
 }  # fmt: skip
 
@@ -64,7 +72,9 @@ def test_no_value_is_read_on_the_host(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in SPECS]
+    "name",
+    # PRIMERA's W layers read the number of global tokens.
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in SPECS if name != "primera W/F"],
 )
 def test_forward_and_loss_are_one_graph_for_the_compiler(name):
     objective, batch = on_meta(name)

@@ -1,5 +1,6 @@
 """What this process may use of its machine."""
 
+import json
 import os
 import subprocess
 import sys
@@ -76,3 +77,41 @@ def test_threads_that_wait_sleep_from_the_import_on_also_in_a_notebook(given):
     done = subprocess.run([sys.executable, "-c", code], env=values, capture_output=True, text=True, check=True)
     expected = given or {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
     assert done.stdout.split() == [*(str(expected.get(name)) for name in names), "False"]
+
+
+RUN_NEAR = """
+import json, os, sys, threading
+from pathlib import Path
+from raysum.runtime.processes import run_near
+
+def affinities():
+    return [sorted(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")]
+
+stop = threading.Event()
+threading.Thread(target=stop.wait).start()
+run_near(sys.argv[2], Path(sys.argv[1]))
+threading.Thread(target=stop.wait).start()
+print(json.dumps(affinities()))
+stop.set()
+"""
+OWN = sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    "cores_near, expected",
+    [
+        (f"{OWN[-1]}", OWN[-1:]),
+        (f"{OWN[0]},4000-4003", OWN[:1]),
+        ("0-5000", OWN),
+        ("4000-4003", OWN),  # none that the process may use
+        ("", OWN),  # unknown to the kernel
+        (None, OWN),
+    ],
+)
+def test_all_threads_run_on_the_cores_next_to_a_device(tmp_path, cores_near, expected):
+    if cores_near is not None:
+        (tmp_path / "0000:4f:00.0").mkdir()
+        (tmp_path / "0000:4f:00.0" / "local_cpulist").write_text(cores_near + "\n")
+    command = [sys.executable, "-c", RUN_NEAR, str(tmp_path), "0000:4f:00.0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [expected] * 3
