@@ -119,7 +119,7 @@ def _check_peer(tool: str, config: Config) -> None:
     if tool not in PEERS:
         raise UserError(f"unknown tool {tool!r} to compare with: choose one of {', '.join(PEERS)}")
     if find_spec(tool) is None:
-        raise UserError(f"{tool} is not installed: install the extra `peers`")
+        raise UserError(f'{tool} is not installed: pip install ".[peers]" in the clone of raysum')
     if set(getattr(config.model, "encoder", "")) != {"S"}:
         raise UserError(f"{tool} has only flat Transformers: compare presets such as ft")
 

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -34,6 +35,15 @@ def main() -> None:
             _silence(*terminals)
         raise KeyboardInterrupt
 
+    def again(lost: Any) -> None:
+        """Send a signal again whose KeyboardInterrupt was raised in a destructor, where Python ignores errors."""
+        if isinstance(lost.exc_value, KeyboardInterrupt):
+            number = terminated[-1] if terminated else signal.SIGINT
+            threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+        else:
+            sys.__unraisablehook__(lost)
+
+    sys.unraisablehook = again
     signal.signal(signal.SIGTERM, terminate)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, terminate)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,29 @@ import pytest
 
 from helpers.small_datasets import write_dataset
 
+IN_A_DESTRUCTOR = """
+import os, sys, time, typer
+from raysum.cli import app
+
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(1)  # the signal comes here
+
+
+program = typer.Typer()
+
+
+@program.command(context_settings={"allow_extra_args": True})
+def command(number: int):
+    Last()
+    time.sleep(60)
+
+
+app.app = program
+app.main()
+"""
 RAYSUM = f"'{sys.executable}' -m raysum"
 CHINESE = "佛罗伦萨位于阿诺河畔，是托斯卡纳的首府。大教堂于1436年完工！"
 
@@ -70,3 +94,10 @@ def test_what_a_stream_cannot_encode_is_spelled(folder, encoding):
     assert "佛罗伦萨位于阿诺河畔".encode("ascii", "backslashreplace") in shown.stdout
     missing = shell(f"{RAYSUM} summarize lead none-é.txt", folder, PYTHONIOENCODING=encoding)
     assert missing.returncode == 2 and missing.stderr.startswith(b"raysum: ") and b"none-\\xe9" in missing.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_is_not_lost_in_a_destructor(number, code):
+    command = [sys.executable, "-c", IN_A_DESTRUCTOR, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (code, "raysum: stopped\n")
