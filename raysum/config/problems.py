@@ -75,8 +75,14 @@ def _explain(problem: Any, locations: dict[str, str], root: type[Section], spec:
     dotted, kind, value = ".".join(map(str, problem["loc"])), problem["type"], problem["input"]
     where = f" ({location})" if (location := _location(problem, dotted, locations)) else ""
     if kind == "extra_forbidden":
-        near = nearest(dotted, list(keys(root, spec)))
-        fix = f"did you mean {near!r}?" if near else f"the keys are {', '.join(root.model_fields)}"
+        every, section = list(keys(root, spec)), dotted.rpartition(".")[0]
+        near = nearest(dotted, every)
+        there = (key.rpartition(".")[2] for key in every if key.rpartition(".")[0] == section)
+        fix = (
+            f"did you mean {near!r}?"
+            if near
+            else f"the keys{f' of {section}' if section else ''} are {', '.join(there)}"
+        )
         return f"unknown key {dotted!r}{where}; {fix}"
     if kind == "missing":
         field, file = root.model_fields.get(dotted), _file(locations)

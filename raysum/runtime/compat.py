@@ -48,13 +48,24 @@ def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Ten
 def compiled(function: "Callable[..., Any]", backend: Any) -> "Callable[..., Any]":
     """Return ``function`` compiled by torch for inputs of all sizes.
 
-    By default, torch compiles again whenever two sizes that were equal differ.
+    By default, torch compiles again whenever two sizes that were equal differ. Calls raise UserError if it cannot.
     """
     import torch
     from torch.fx.experimental import _config
 
     _config.use_duck_shape = False
-    return torch.compile(function, backend=backend, dynamic=True)
+    fast = torch.compile(function, backend=backend, dynamic=True)
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return fast(*arguments, **options)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+            fix = f"delete {cache_dir()}, where a killed command leaves broken files, or leave out train.compile=true"
+            raise UserError(f"a layer cannot be compiled ({error.inner_exception}): {fix}") from None
+
+    return run
 
 
 def check_compiler() -> None:
@@ -64,7 +75,7 @@ def check_compiler() -> None:
 
     try:
         get_cpp_compiler()
-    except InvalidCxxCompiler:
+    except (InvalidCxxCompiler, OSError):  # OSError: CXX is no program
         problem = "compiled layers need a C++ compiler on a CPU, and there is none"
         raise UserError(f"{problem}: install g++, or leave out train.compile=true") from None
 

@@ -96,12 +96,8 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
     if config.model.TRAINER:
         return part("raysum.trainers", config.model.TRAINER)(config)
     run = _folder_of(config)
-    if config.model.predicts_attention:
-        from raysum.train.labels import labelled_dataset
-
-        dataset, config = labelled_dataset(config)
-    else:
-        dataset = Dataset.open(config.data or "")
+    dataset = None if config.model.predicts_attention else Dataset.open(config.data or "")
+    if dataset:
         dataset.check_shards()
     if config.train.workers:
         make_ready("train", config.train.address)
@@ -110,8 +106,16 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         from raysum.decode.attention import citing  # loads torch
 
         citing(config.decode, config.model)
+    if config.train.batch_tokens == "auto":
+        from raysum.train.memory import check_batch_tokens  # loads torch
+
+        check_batch_tokens(config)
     check_engine_config(config)
     check_trackers(config.train.trackers)
+    if not dataset:
+        from raysum.train.labels import labelled_dataset
+
+        dataset, config = labelled_dataset(config)
     newest = checkpoints.newest_sound(run)
     job_spec = job_spec_of(dataset, config, run, newest.step if newest else 0)
     check_resumable(job_spec, dataset)

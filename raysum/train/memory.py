@@ -34,6 +34,7 @@ _GATHERED = 50_000_000  # elements of the weights that ZeRO-3 gathers at once, a
 _GRADIENTS, _MASTER, _MOMENTS = 4, 4, 8  # bytes per parameter
 _ON_CPU = {"device": "cpu"}
 _OFFLOADS = {"offload_optimizer", "offload_param"}
+_UNMEASURED = "train.batch_tokens=auto cannot measure a {}: set a number"
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,12 @@ def memory_line(config: Config) -> tuple[float, float, int]:
     return states.device + least - per_token * few, per_token, few // _FEW
 
 
+def check_batch_tokens(config: Config) -> None:
+    """Raise UserError if ``train.batch_tokens=auto`` does not apply to the model."""
+    if not has_random_rows(config.model):
+        raise UserError(_UNMEASURED.format(config.model.system))
+
+
 def activations(config: Config, examples: int) -> tuple[int, int]:
     """Return the tokens of a batch of full size, and the most bytes that a forward and backward pass adds at one time.
 
@@ -148,9 +155,8 @@ def activations(config: Config, examples: int) -> tuple[int, int]:
     objective.to(narrow.get(precision(config, uses_gpu(config)), torch.float32))
     for weight in objective.parameters():
         weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
-    kind, problem = systems.kind(spec), f"train.batch_tokens=auto cannot measure a {spec.system}: set a number"
-    if not has_random_rows(spec):
-        raise UserError(problem)
+    check_batch_tokens(config)
+    kind = systems.kind(spec)
     try:
         arrays = kind.pack(random_rows(config, examples, target, 0), limits_of(config, target))
         batch = copied(kind.collate(arrays), torch.device("meta"))
@@ -159,9 +165,8 @@ def activations(config: Config, examples: int) -> tuple[int, int]:
             peak_memory(objective.parameters()) as peak,
         ):
             objective(batch).backward()
-    except (RuntimeError, NotImplementedError, MemoryError) as error:
-        reason = next(iter(str(error).splitlines()), "not enough memory")
-        raise UserError(f"{problem} ({reason})") from None
+    except (RuntimeError, NotImplementedError, MemoryError):  # it needs values, or memory
+        raise UserError(_UNMEASURED.format(spec.system)) from None
     return sum(kind.tokens(arrays)), peak.most
 
 

@@ -55,6 +55,8 @@ MISTAKES = [
     ("train pht", "training needs data="),
     ("train pht data=none out=run", "no dataset none"),
     ("train pht data=none out=run train.stpes=3", "did you mean 'train.steps'?"),
+    ("train pht data=none out=run model.dim=64", "unknown key 'model.dim'"),
+    ("train pht data=none out=run source.size=64", "the keys of source are max_paragraphs"),
     ("train phtt data=none out=run", "did you mean 'pht'?"),
     ("train alignment data=none run=none", "none"),
     ("train ranker data=none out=run", "no dataset none"),

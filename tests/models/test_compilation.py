@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 
 from helpers.small_models import DRY, SYSTEMS, build_seeded, objective_of, pack, spec
 from raysum.config.sections import Config
+from raysum.errors import UserError
 from raysum.models.batch import Batch, Source
 from raysum.models.family.spec import Backbone
 from raysum.models.kernels import compilation
@@ -52,6 +53,15 @@ def batches(count: int) -> Iterator[Batch]:
         graph = torch.rand(examples, most, most, generator=generator)
         target = torch.randint(9, 40, (examples, draw.randint(4, 10)), generator=generator)
         yield Batch(Source(plain.ids, plain.lengths, plain.counts, graph), target)
+
+
+def test_broken_files_of_the_compiler_are_named_with_the_fix(monkeypatch):
+    def broken(*_):
+        raise ImportError("x.so: file too short")
+
+    monkeypatch.setattr(compilation, "BACKEND", broken)
+    with pytest.raises(UserError, match=r"a layer cannot be compiled \(.*x.so: file too short.*\): delete /.*or leave"):
+        learned(SPECS["L/P"][0], compiled=True)
 
 
 def learned(given: Spec, compiled: bool, again: bool = False, rate: float = 0.0, count: int = 3) -> tuple:

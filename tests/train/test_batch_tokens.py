@@ -13,6 +13,7 @@ from raysum.config.sections import Config
 from raysum.errors import UserError
 from raysum.runtime.compat import peak_memory
 from raysum.train import memory
+from raysum.train.fit import train
 from raysum.train.memory import activations, fitting_tokens, memory_line, memory_plans, model_size
 
 SMALL = {"width": 16, "ffn": 32, "heads": 2, "pooling_heads": 2, "encoder": "LG", "decoder": "FP"}
@@ -115,3 +116,11 @@ def test_a_training_resumes_with_the_number_that_was_chosen(tmp_path, monkeypatc
     assert run.config.train.batch_tokens == tokens and len(losses(run)) == 4
     whole = trained(data, tmp_path / "whole", 4, SMALL, train={"batch_tokens": tokens})
     assert losses(whole) == losses(run)
+
+
+def test_it_is_refused_before_attention_is_labelled(tmp_path):
+    write_dataset(tmp_path / "data", {"train": 8})
+    run = trained(tmp_path / "data", tmp_path / "run", 1, SMALL)
+    with pytest.raises(UserError, match="auto cannot measure a predictor"):
+        train("alignment", data=str(tmp_path / "data"), run=str(run.path), train={"workers": 0, "batch_tokens": "auto"})
+    assert not run.alignment.path.exists()
