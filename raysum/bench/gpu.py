@@ -60,6 +60,8 @@ class GpuBench(PresetBench):
     out: str = Field("bench-gpu", description="folder for gpu.json and gpu.html")
 
     def cases(self, scratch: Path) -> Iterable[tuple[Any, ...]]:
+        if device().type == "cpu":
+            say("there is no GPU here: the CPU is compared with itself, which takes hours unless you set smaller sizes")
         return [case for stage in dict.fromkeys(self.stages) for case in self._cases_of(stage, scratch)]
 
     def _cases_of(self, stage: str, scratch: Path) -> Iterator[tuple[Any, ...]]:

@@ -37,17 +37,17 @@ class Served(NamedTuple):
     def of(cls, asked: ModelConfig, is_one_of_several: bool = False) -> "Served":
         """Resolve a config. Raises UserError if the run or its checkpoint cannot be served.
 
-        If it ``is_one_of_several``, it leaves out decoding settings that only models of the other kind have.
+        If it ``is_one_of_several``, it leaves out settings that only models of the other kind have.
         """
         if extracts(asked.run):
-            asked = _without(_OF_MODELS, asked) if is_one_of_several else asked
+            asked = _without(_OF_MODELS, asked, "dtype", "checkpoint") if is_one_of_several else asked
             extractor = Extractor.of(asked.run, asked)
             if extractor.system.needs_reference:
                 raise UserError(f"{asked.run} needs reference summaries, which requests do not have")
             return cls(asked, asked, Health(status="ok", system=extractor.name), _AT_ONCE, True)
         run = Run.resolve(asked.run)
         if is_one_of_several:
-            asked = _without(_OF_MODELS if run.config.model.extracts else _OF_EXTRACTS, asked)
+            asked = _without(_OF_MODELS, asked, "dtype") if run.config.model.extracts else _without(_OF_EXTRACTS, asked)
         checkpoint, *others = run.select_checkpoints(asked.checkpoint)
         step = asked.checkpoint if others else str(checkpoint.step)
         exact = asked.model_copy(update={"run": str(run.path), "checkpoint": step})
@@ -59,15 +59,18 @@ class Served(NamedTuple):
         return cls(exact, asked, health, changed(run.decode, asked.decode).batch_examples, False, size)
 
 
-def _without(settings: Collection[str], config: ModelConfig) -> ModelConfig:
+def _without(settings: Collection[str], config: ModelConfig, *names: str) -> ModelConfig:
+    """Return ``config`` without decoding ``settings``, and with the defaults of ``names``."""
     decode = {name: value for name, value in config.decode.items() if name not in settings}
-    return config.model_copy(update={"decode": decode})
+    return config.model_copy(
+        update={"decode": decode} | {name: ModelConfig.model_fields[name].default for name in names}
+    )
 
 
 def all_served(config: ServeConfig) -> dict[str, Served]:
     """Return the models of a service by their names, the default one first. Raises as :meth:`Served.of` does.
 
-    Decoding settings apply to the models that have them.
+    Decoding settings, checkpoint and dtype apply to the models that have them.
     """
     shared = {name: getattr(config, name) for name in ModelConfig.model_fields if name != "run"}
     shared["replicas"] = config.most_replicas  # which share the cores

@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 
 import raysum
 from helpers.small_runs import TEXTS, write_run
+from raysum.errors import UserError
 from raysum.runs.folder import Run
-from raysum.serve.config import ModelConfig
+from raysum.serve.config import ModelConfig, ServeConfig
 from raysum.serve.replicas import Model
-from raysum.serve.served import Served
+from raysum.serve.served import Served, all_served
 
 CLUSTER = {"id": "x", "title": "Florence", "documents": TEXTS}
 
@@ -105,3 +106,14 @@ def test_a_named_step_and_follow_0_stay(run: Run):
     add_checkpoint(run, 4)
     time.sleep(1)
     assert [model.describe()["step"] for model in models] == [3, 3]
+
+
+def test_settings_apply_to_the_models_that_have_them(run: Run):
+    config = ServeConfig(
+        run={"fast": "lexrank", "own": str(run.path)}, dtype="int8", checkpoint="3", decode={"words": 9}
+    )
+    fast, own = (served.config for served in all_served(config).values())
+    assert (fast.dtype, fast.checkpoint, fast.decode) == ("fp32", "best", {"words": 9})
+    assert (own.dtype, own.checkpoint, own.decode) == ("int8", "3", {})
+    with pytest.raises(UserError, match="dtype=int8 is for trained runs"):
+        all_served(ServeConfig(run="lexrank", dtype="int8"))

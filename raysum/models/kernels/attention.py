@@ -98,8 +98,8 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
-    """Return ``parts`` views [B, H, T, dh] of ``x`` [B, T, parts * D]."""
-    return x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    """Return ``parts`` views [B, H, T, dh] of ``x`` [B, T, parts * D], whose gradients are joined in one copy."""
+    return tuple(part.transpose(1, 2) for part in x.unflatten(-1, (parts, heads, -1)).unbind(2))
 
 
 def merge_heads(x: Tensor) -> Tensor:
