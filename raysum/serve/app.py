@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ def serve(run: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]], **
     with serving(config) as url:
         stopped = threading.Event()
         before = {name: signal.signal(name, lambda *_: stopped.set()) for name in (signal.SIGINT, signal.SIGTERM)}
-        say(f"serving {_names(config)} at {url}, also in a browser")
+        names = config.run if isinstance(config.run, str) else ", ".join(config.run)
+        say(f"serving {names} at {url}, also in a browser")
         say(f"  documentation: {url}/docs\n  try: {curl_example(url, bool(config.keys))}")
         if config.host not in LOCAL and not config.keys:
             say(f"warning: anyone who can reach {config.host} can use the server; 127.0.0.1 is for this machine only")
@@ -61,23 +62,14 @@ def serve(run: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]], **
         with muted("ray.serve"):  # it logs each restart of the front
             front = ray_serve.get_app_handle(_NAME)  # once: each handle has a thread of its own
             while not stopped.wait(_LOOK):
-                for problem in _problems(front):
+                problems = list[str]()
+                with suppress(Exception):  # the front restarts
+                    problems = front.problems.remote().result(timeout_s=_SOON)
+                for problem in problems:
                     say(problem)
         say("stopping")
     for name, handler in before.items():  # last, so that a second Ctrl-C does not interrupt the shutdown
         signal.signal(name, handler)
-
-
-def _problems(front: Any) -> list[str]:
-    """Return the problems that the ``front`` has reported since the last call; none while it does not answer."""
-    try:
-        return front.problems.remote().result(timeout_s=_SOON)
-    except Exception:  # the front restarts
-        return []
-
-
-def _names(config: ServeConfig) -> str:
-    return config.run if isinstance(config.run, str) else ", ".join(config.run)
 
 
 @contextmanager

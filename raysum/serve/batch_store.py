@@ -119,11 +119,8 @@ class StoredBatch:
         if custom_id in self._done:
             return
         self._done.add(custom_id)
-        counts = self.batch.request_counts
-        if is_answered:
-            counts.completed += 1
-        else:
-            counts.failed += 1
+        self.batch.request_counts.completed += is_answered
+        self.batch.request_counts.failed += not is_answered
 
 
 class BatchStore:

@@ -12,13 +12,18 @@ from starlette.exceptions import HTTPException
 from raysum.serve.anthropic_answers import MessageAnswer
 from raysum.serve.anthropic_requests import MessagesRequest
 from raysum.serve.config import Limits
-from raysum.serve.dialects import Dialect, stable
+from raysum.serve.dialects import stable
 from raysum.serve.events import Event, Service
 from raysum.serve.guard import check_documents, model_named, refused
 from raysum.serve.openai_answers import ChatCompletion, ModelResponse
 from raysum.serve.openai_requests import ChatRequest, OpenAIRequest, ResponsesRequest
 from raysum.serve.schema import AnthropicProblem, OpenAIProblem, Strict
 from raysum.serve.streams import NO_STORE, accepted
+
+# An answer to one request: ``whole``, or ``begin``, some ``delta`` and ``end`` or ``fail`` as server-sent events.
+# Summaries are dictionaries as of ``/v1/summarize``. If it ``sends_deltas``, they have the text, so that ``end`` must
+# not change it.
+Dialect = ChatCompletion | ModelResponse | MessageAnswer
 
 REQUESTS: dict[str, type[Strict]] = {
     "/v1/chat/completions": ChatRequest,

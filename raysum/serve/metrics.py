@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -27,16 +28,13 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self.requests = Counter(
-            "raysum_requests", "Requests by route, status and key", ["route", "status", "key"], registry=registry
-        )
+        counter = partial(Counter, registry=registry)
+        self.requests = counter("raysum_requests", "Requests by route, status and key", ["route", "status", "key"])
         self.seconds = Histogram(
             "raysum_request_seconds", "Time until the end of an answer", ["route"], registry=registry, buckets=_SECONDS
         )
-        self.source_tokens = Counter(
-            "raysum_source_tokens", "Tokens of sources that the model read", ["key"], registry=registry
-        )
-        self.summary_tokens = Counter("raysum_summary_tokens", "Tokens of summaries", ["key"], registry=registry)
+        self.source_tokens = counter("raysum_source_tokens", "Tokens of sources that the model read", ["key"])
+        self.summary_tokens = counter("raysum_summary_tokens", "Tokens of summaries", ["key"])
         self._active, self._waiting = 0, dict[str, tuple[float, int]]()
         about = "Requests that wait for a batch, as the replicas reported with their last answers"
         Gauge("raysum_requests_waiting", about, registry=registry).set_function(self.waiting)

@@ -151,7 +151,10 @@ class Replica:
 
     def __init__(self, served: Mapping[str, Served], memory: float | None):
         bind_to_node()
-        books = {name: Book[Model | Extracts](partial(_opened, one), one.size) for name, one in served.items()}
+        books = {
+            name: Book[Model | Extracts](partial(Extracts if one.is_extractive else Model, one), one.size)
+            for name, one in served.items()
+        }
         self._shelf = Shelf(books, None if memory is None else int(memory * (1 << 30)))
 
     async def describe(self, name: str) -> dict[str, Any]:
@@ -182,10 +185,6 @@ class Replica:
 
 def _not_loaded(error: UserError) -> dict[str, Any]:
     return {"error": str(error), "status": 503, "not_loaded": True}
-
-
-def _opened(served: Served) -> Model | Extracts:
-    return Extracts(served) if served.is_extractive else Model(served)
 
 
 class Remote:
