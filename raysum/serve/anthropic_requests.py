@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, model_validator
 
-from raysum.serve.events import MAX_TOKENS
-from raysum.serve.message_parts import IGNORED, as_parts, cluster_of, only, without_answer
-from raysum.serve.schema import Options, Strict
+from raysum.serve.message_parts import IGNORED, DialectRequest, as_parts, cluster_of, only, without_answer
+from raysum.serve.schema import Strict
 from raysum.serve.uploads import uploaded
 
 
@@ -80,10 +79,9 @@ class Turn(Strict):
     _skip_answer = model_validator(mode="before")(without_answer)
 
 
-class MessagesRequest(Strict):
+class MessagesRequest(DialectRequest):
     """A request of ``/v1/messages``."""
 
-    model: str = Field(max_length=1000, description="the served run or system")
     max_tokens: int | None = Field(None, ge=1, description="upper limit of the length; never raises max_length")
     messages: Annotated[list[Turn], FailFast(), Field(min_length=1)]
     system: Annotated[
@@ -91,20 +89,12 @@ class MessagesRequest(Strict):
         BeforeValidator(as_parts, json_schema_input_type=str | list[TextPart]),
         Field(description="may have the line 'Title: ...'"),
     ] = None
-    stream: bool = False
-    title: str | None = Field(None, max_length=1000, description="as of /v1/summarize")
-    options: Options = Field(default_factory=Options, description="decoding settings, as of /v1/summarize")
 
-    temperature: Annotated[Any, only(0, 1)] = Field(None, description="0 or 1: the search does not sample")
-    top_p: Annotated[Any, only(1)] = None
-    tools: Annotated[Any, only([])] = None
     stop_sequences: Annotated[Any, only([])] = None
     thinking: Annotated[Any, only({"type": "disabled"})] = None
 
     top_k: Any = Field(None, description=IGNORED)
     tool_choice: Any = Field(None, description=IGNORED)
-    metadata: Any = Field(None, description=IGNORED)
-    service_tier: Any = Field(None, description=IGNORED)
 
     def cluster(self) -> dict[str, Any]:
         """Return the cluster of all user messages: of their documents, or if there are none, of their texts.
@@ -116,7 +106,3 @@ class MessagesRequest(Strict):
         instructions = [part.text for part in self.system or ()]
         instructions += [block.text for block in blocks if documents and block.text]
         return cluster_of(self.title, instructions, [block.document() for block in documents or blocks])
-
-    def settings(self) -> dict[str, Any]:
-        """Return the decoding settings. ``max_tokens`` can lower ``max_length`` only."""
-        return self.options.model_dump(exclude_none=True) | ({MAX_TOKENS: self.max_tokens} if self.max_tokens else {})

@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
+
+from raysum.serve.events import MAX_TOKENS
+from raysum.serve.schema import Options, Strict
 
 _TITLE = re.compile(r"^[ \t]*title:[ \t]*(\S[^\r\n]{0,999})", re.IGNORECASE)
 _TITLE_LINE = re.compile(_TITLE.pattern, re.IGNORECASE | re.MULTILINE)
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")  # fields with a limit of the length
 IGNORED = "accepted without effect"
 
 
@@ -21,6 +25,27 @@ def only(*values: Any) -> AfterValidator:
         raise ValueError(f"is not supported{f' other than {accepted}' if accepted else ''}; leave it out")
 
     return AfterValidator(check)
+
+
+class DialectRequest(Strict):
+    """The fields that all routes share."""
+
+    model: str = Field(max_length=1000, description="the served run or system")
+    stream: bool = False
+    title: str | None = Field(None, max_length=1000, description="as of /v1/summarize")
+    options: Options = Field(default_factory=Options, description="decoding settings, as of /v1/summarize")
+
+    temperature: Annotated[Any, only(0, 1)] = Field(None, description="0 or 1: the search does not sample")
+    top_p: Annotated[Any, only(1)] = None
+    tools: Annotated[Any, only([])] = None
+
+    metadata: Any = Field(None, description=IGNORED)
+    service_tier: Any = Field(None, description=IGNORED)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the decoding settings. ``max_tokens`` is an upper limit: it can lower ``max_length`` only."""
+        limits = [limit for name in _LIMITS if (limit := getattr(self, name, None)) is not None]
+        return self.options.model_dump(exclude_none=True) | ({MAX_TOKENS: min(limits)} if limits else {})
 
 
 def as_parts(content: Any) -> Any:

@@ -5,12 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, model_validator
 
-from raysum.serve.events import MAX_TOKENS
-from raysum.serve.message_parts import IGNORED, as_parts, cluster_of, only, without_answer
-from raysum.serve.schema import Options, Strict
+from raysum.serve.message_parts import IGNORED, DialectRequest, as_parts, cluster_of, only, without_answer
+from raysum.serve.schema import Strict
 from raysum.serve.uploads import uploaded
-
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")  # fields with a limit of the length
 
 
 class File(Strict):
@@ -71,24 +68,15 @@ _Messages = Annotated[
 ]
 
 
-class OpenAIRequest(Strict):
+class OpenAIRequest(DialectRequest):
     """The fields that both routes share."""
 
-    model: str = Field(max_length=1000, description="the served run or system")
-    stream: bool = False
-    title: str | None = Field(None, max_length=1000, description="as of /v1/summarize")
-    options: Options = Field(default_factory=Options, description="decoding settings, as of /v1/summarize")
-
-    temperature: Annotated[Any, only(0, 1)] = Field(None, description="0 or 1: the search does not sample")
-    top_p: Annotated[Any, only(1)] = None
     top_logprobs: Annotated[Any, only(0)] = None
-    tools: Annotated[Any, only([])] = None
     tool_choice: Annotated[Any, only("none", "auto")] = None
 
     user: Any = Field(None, description=IGNORED)
     store: Any = Field(None, description=IGNORED)
     metadata: dict[str, str] | None = Field(None, description="repeated in the answer of /v1/responses")
-    service_tier: Any = Field(None, description=IGNORED)
     parallel_tool_calls: Any = Field(None, description=IGNORED)
     prompt_cache_key: Any = Field(None, description=IGNORED)
     prompt_cache_retention: Any = Field(None, description=IGNORED)
@@ -103,11 +91,6 @@ class OpenAIRequest(Strict):
         parts = [part for message in messages if message.role == "user" for part in message.content]
         above = [part.text for message in messages if message.role != "user" for part in message.content]
         return cluster_of(self.title, above, [*map(_document, parts)])
-
-    def settings(self) -> dict[str, Any]:
-        """Return the decoding settings. ``max_tokens`` is an upper limit: it can lower ``max_length`` only."""
-        limits = [limit for name in _LIMITS if (limit := getattr(self, name, None)) is not None]
-        return self.options.model_dump(exclude_none=True) | ({MAX_TOKENS: min(limits)} if limits else {})
 
     def _messages(self) -> Sequence[Message]:
         raise NotImplementedError
