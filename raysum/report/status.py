@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,32 +47,25 @@ class Status(Shown):
     failure_age: float | None = None
 
     def render(self) -> str:
-        lines = [f"{self.place}: {self.state}"]
-
-        def add(name: str, text: str) -> None:
-            lines.append(f"  {name:<13} {text}")
-
+        lines = dict[str, str | None]()
         if self.step is not None and self.steps:
-            add("step", f"{self.step:,} of {self.steps:,} ({100 * self.step / self.steps:.0f} %)")
-        if self.trials:
-            add("trials", ", ".join(f"{count} {state}" for state, count in self.trials.items()))
-        if self.best:
-            add("best", ", ".join(f"{title} {value:.4g}" for title, value in self.best.items()))
+            lines["step"] = f"{self.step:,} of {self.steps:,} ({100 * self.step / self.steps:.0f} %)"
+        lines["trials"] = ", ".join(f"{count} {state}" for state, count in (self.trials or {}).items())
+        lines["best"] = ", ".join(f"{title} {value:.4g}" for title, value in (self.best or {}).items())
         if self.speed is not None:
             tokens = f", {self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
-            add("speed", f"{self.speed:.2f} steps/s{tokens}")
+            lines["speed"] = f"{self.speed:.2f} steps/s{tokens}"
         if self.seconds_left is not None:
-            add("remaining", f"about {duration(self.seconds_left)}")
+            lines["remaining"] = f"about {duration(self.seconds_left)}"
         if self.hosts:
-            names = ", ".join(f"{name} ({self.hosts.count(name)})" for name in dict.fromkeys(self.hosts))
-            add("workers", f"{len(self.hosts)} on {names}")
+            hosts = ", ".join(f"{name} ({count})" for name, count in Counter(self.hosts).items())
+            lines["workers"] = f"{len(self.hosts)} on {hosts}"
         if self.checkpoint is not None:
-            add("checkpoint", f"step {self.checkpoint:,}{_ago(self.checkpoint_age)}")
-        if self.slow_host:
-            add("slow host", self.slow_host)
-        if self.failure:
-            add("last failure", f"{self.failure}{_ago(self.failure_age)}")
-        return "\n".join(lines)
+            lines["checkpoint"] = f"step {self.checkpoint:,}{_ago(self.checkpoint_age)}"
+        lines["slow host"] = self.slow_host
+        lines["last failure"] = self.failure and f"{self.failure}{_ago(self.failure_age)}"
+        known = (f"  {name:<13} {text}" for name, text in lines.items() if text)
+        return "\n".join([f"{self.place}: {self.state}", *known])
 
 
 def _ago(seconds: float | None) -> str:

@@ -58,19 +58,12 @@ class Judgement(Shown):
 
     def render(self) -> Grid:
         """Return a table with a line for each system; its caption has the answers, the tests and the agreement."""
-        table = Grid(
-            title=f"{self.design}: {self.answered} of {self.asked} answers ({100 * self.answered / self.asked:.0f} %)",
-            caption="\n".join(self._notes()),
-            caption_justify="left",
-        )
-        figures = list(dict.fromkeys(name for one in self.scores.values() for name in one))
-        table.add_column("system", no_wrap=True)
+        figures = self.to_pandas()
         for name in figures:
-            table.add_column(name, justify="right", no_wrap=True)
-        for system, one in self.scores.items():
-            cells = {name: f"{value:.0f}" if name == "n" else f"{value:.2f}" for name, value in one.items()}
-            table.add_row(system, *(cells.get(name, "") for name in figures))
-        return table
+            form = "{:.0f}" if name == "n" else "{:.2f}"
+            figures[name] = figures[name].map(form.format, na_action="ignore").fillna("")
+        title = f"{self.design}: {self.answered} of {self.asked} answers ({100 * self.answered / self.asked:.0f} %)"
+        return Grid.of(figures, no_wrap=True, title=title, caption="\n".join(self._notes()), caption_justify="left")
 
     def _notes(self) -> Iterator[str]:
         if late := [f"{judge} {done} of {asked}" for judge, (done, asked) in self.judges.items() if done < asked]:
