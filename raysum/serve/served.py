@@ -135,14 +135,14 @@ class Follower(Generic[T]):
         return Version(self._load(config), config, time.time(), time.monotonic() - began)
 
     def _watch(self) -> None:
-        seen = self._key(self.current.config)
+        seen = self.current.config
         while not self._is_closed.wait(self._asked.follow):
             try:
                 newest = self._newest()
             except (UserError, OSError):
                 continue  # the store does not answer, or a search is being written
-            if self._key(newest) != seen:
-                seen = self._key(newest)
+            if newest != seen:
+                seen = newest
                 self._replace(newest)
 
     def _newest(self) -> ModelConfig:
@@ -161,7 +161,3 @@ class Follower(Generic[T]):
             return
         old, self.current, self.rejected = self.current, version, None
         self._retire(old.model)
-
-    @staticmethod
-    def _key(config: ModelConfig) -> tuple[str, str]:
-        return config.run, config.checkpoint

@@ -36,7 +36,8 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     threads = config.train.threads or max(1, job.threads // max(1, workers))
     every = math.gcd(config.train.log_every, config.train.validate_every)  # so that each report has logged metrics
     own = {"workers": workers, "threads": threads, "trackers": [], "log_every": every}
-    own |= _worker_resources(job, workers)
+    resources = job.space.config.resources.model_dump(exclude_none=True)  # of a trial, in equal parts for its workers
+    own |= {f"{name}_per_worker": amount / workers for name, amount in resources.items() if workers}
     shared = config.train.model_copy(update=own)
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
     refresh(run.path)  # the trial may have run on another host before
@@ -49,19 +50,12 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     inherit(run)
     newest, every = run.latest(), shared.validate_every
     done = newest.step // every * every if newest else 0
-    for end in range(done + every, shared.steps + every, every) or [
-        shared.steps
-    ]:  # no training runs while Tune decides
+    ends = range(done + every, shared.steps + every, every) or [shared.steps]
+    for end in ends:  # no training runs while Tune decides
         fit(config.model_copy(update={"train": shared.model_copy(update={"steps": min(end, shared.steps)})}))
         with tempfile.TemporaryDirectory() as folder:
             write_json(Path(folder) / _POINTER, {"run": str(run.path), "step": run.checkpoints()[-1].step})
             tune.report(best_so_far(run, metric), checkpoint=tune.Checkpoint(folder))
-
-
-def _worker_resources(job: Job, workers: int) -> dict[str, float]:
-    """Return the resources of each worker: an equal part of what the space sets for a trial."""
-    resources = job.space.config.resources.model_dump(exclude_none=True)
-    return {f"{name}_per_worker": amount / workers for name, amount in resources.items() if workers}
 
 
 class ReportValidations(TuneReportCallback):
