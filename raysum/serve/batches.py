@@ -4,7 +4,6 @@ The output is a folder, also on a store: one file of JSON lines for each part, a
 the end, the numbers. A part is written when all of its clusters are done, and the same command continues after a kill.
 """
 
-import itertools
 import json
 import pickle
 import time
@@ -217,9 +216,7 @@ def _read_parts(number: int, source: RawSource, finished: Collection[str]) -> It
 
 def _parts(number: int, source: RawSource, finished: Collection[str]) -> Iterator[_Part]:
     records = source.records()
-    for count in itertools.count():
-        if not (found := [*islice(records, _PART)]):
-            return
+    for count, found in enumerate(iter(lambda: [*islice(records, _PART)], [])):
         part = _Part(number, count, sum(record.size for record in found), len(found))
         yield part if part.name in finished else replace(part, clusters=[*map(readable, found)])
 

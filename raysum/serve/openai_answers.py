@@ -115,9 +115,8 @@ class ChatCompletion:
 def _nested(citations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return annotations as chat completions have them: the values in an object ``url_citation``."""
     return [
-        {"type": kind, kind: {key: value for key, value in citation.items() if key != "type"}}
+        {"type": "url_citation", "url_citation": {key: value for key, value in citation.items() if key != "type"}}
         for citation in citations
-        for kind in [citation["type"]]
     ]
 
 

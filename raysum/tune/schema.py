@@ -178,9 +178,8 @@ class SpaceConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _metric_of_kind(cls, values: Any) -> Any:
-        return (
-            {"metric": "valid_loss", **values} if isinstance(values, dict) and values.get("kind") == "train" else values
-        )
+        is_training = isinstance(values, dict) and values.get("kind") == "train"
+        return {"metric": "valid_loss", **values} if is_training else values
 
     @model_validator(mode="after")
     def _check(self) -> "SpaceConfig":
@@ -220,13 +219,11 @@ class SpaceConfig(Section):
             raise ValueError(f"scheduler {self.scheduler} needs kind train, searcher random and at least 2 trials")
         if self.max_concurrent:
             raise ValueError(f"scheduler {self.scheduler} trains all trials side by side; leave max_concurrent out")
-        wrong = [key for key in self.search if key not in _PERTURBED]
-        if wrong:
+        if wrong := [key for key in self.search if key not in _PERTURBED]:
             raise ValueError(
                 f"scheduler {self.scheduler} cannot search {wrong[0]}, because trials copy the weights of others; "
                 f"it can search {', '.join(sorted(_PERTURBED))}"
             )
-
         if listed := [key for key, values in self.search.items() if self.scheduler == "pb2" and not values.bounds]:
             raise ValueError(
                 f"scheduler pb2 searches ranges only: give {listed[0]} uniform or loguniform bounds, or use "
