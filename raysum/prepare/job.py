@@ -33,7 +33,6 @@ from raysum.runtime.remote_lock import leased
 from raysum.runtime.rendering import Shown
 from raysum.runtime.session import optional_session
 from raysum.runtime.storage import check_vacant, new_folder, read_json, write_json, write_text
-from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import RawSource, content_hash, find_sources
 from raysum.sources.pairing import unpaired
 from raysum.tokenizers.loading import load_tokenizer
@@ -132,14 +131,6 @@ def _find_sources(paths: list[str | Path], config: PrepareConfig) -> list[RawSou
     """Return the sources at ``paths`` and report what they leave unused."""
     mapping = config.mapping  # it collects the fields that the rows have
     sources = find_sources(paths, mapping)
-    _report_unused(sources, mapping)
-    for message in unpaired(Path(path).expanduser() for path in paths):
-        say(message)
-    return sources
-
-
-def _report_unused(sources: list[RawSource], mapping: FieldMapping) -> None:
-    """Report each setting of ``mapping`` that has no effect in the first rows."""
     if mapping.unused_options():
         sampled = sum(1 for _ in islice(chain.from_iterable(source.records() for source in sources), _SAMPLE_ROWS))
         rows = f"the {sampled} rows looked at" if sampled == _SAMPLE_ROWS else "any row"
@@ -147,6 +138,9 @@ def _report_unused(sources: list[RawSource], mapping: FieldMapping) -> None:
             say(f"{problem} in {rows}")
         if message := mapping.joined_summaries():
             say(message)
+    for message in unpaired(Path(path).expanduser() for path in paths):
+        say(message)
+    return sources
 
 
 def _job_of(

@@ -157,7 +157,7 @@ class FieldMapping:
             for number, row in enumerate(rows, 1):
                 one = part if len(rows) == 1 else replace(part, where=f"{part.where}:{number}", size=0)
                 try:
-                    yield one if row is part.raw and not self.is_set else replace(one, raw=self._mapped(row))
+                    yield replace(one, raw=self._mapped(row) if self.is_set else row)
                 except Rejected as error:
                     yield replace(one, raw=row).rejected(error)
 
@@ -168,8 +168,6 @@ class FieldMapping:
 
     def _mapped(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return a row with our fields. Raises Rejected if a mapped field does not have its shape."""
-        if not self.is_set:
-            return raw
         paths = {name: path for name, path in self.paths.items() if name != _CLUSTERS}
         if self.separator and not {*_KINDS} & paths.keys():
             name = "paragraphs" if "paragraphs" in raw and "documents" not in raw else "documents"

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -75,7 +75,7 @@ def targets_of(path: Path) -> Path | None:
 
     Raises UserError if it is a link out of both the folder of ``path`` and that of its target.
     """
-    name = _target_name(path)
+    name = _renamed(path.name, _TARGETS)
     candidates = [path.with_name(other) for other in (name, name.removesuffix(".cleaned")) if other != path.name]
     targets = next(filter(Path.is_file, candidates), None)
     if targets and all(leads_out(targets, folder) for folder in (path.parent, Path(os.path.realpath(path)).parent)):
@@ -83,9 +83,9 @@ def targets_of(path: Path) -> Path | None:
     return targets
 
 
-def _target_name(path: Path) -> str:
-    """Return the name of the file of summaries for a file of sources, and the same name for any other file."""
-    return re.sub(rf"(^|(?<=\.))({'|'.join(_TARGETS)})(?=\.|$)", lambda word: _TARGETS[word[0]], path.name)
+def _renamed(name: str, words: Mapping[str, str]) -> str:
+    """Return a file name with the ``words`` between its dots replaced; without any of them, the same name."""
+    return re.sub(rf"(^|(?<=\.))({'|'.join(words)})(?=\.|$)", lambda word: words[word[0]], name)
 
 
 def unpaired(paths: Iterable[Path]) -> Iterator[str]:
@@ -95,15 +95,11 @@ def unpaired(paths: Iterable[Path]) -> Iterator[str]:
         pairs = {file: targets_of(file) for file in files if SOURCES.search(file.name)}
         for file, targets in sorted(pairs.items()):
             if targets is None:
-                yield f"{file} has no file of summaries beside it (expected {_target_name(file)})"
+                yield f"{file} has no file of summaries beside it (expected {_renamed(file.name, _TARGETS)})"
         for file in sorted({*files} - {*pairs} - {*filter(None, pairs.values())} if path.is_dir() else ()):
-            sources = re.sub(r"(^|(?<=\.))(tgt|target)(?=\.|$)", _source_word, file.name)
+            sources = _renamed(file.name, {"tgt": "src", "target": "source"})
             if sources != file.name and SOURCES.search(sources):
                 yield f"{file} is skipped: it has no file of sources beside it (expected {sources})"
-
-
-def _source_word(target: re.Match[str]) -> str:
-    return next(word for word, other in _TARGETS.items() if other == target[0])
 
 
 def summaries_beside(folder: Path) -> tuple[Path, Path] | None:

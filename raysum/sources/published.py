@@ -238,17 +238,14 @@ def read_story(path: Path) -> Iterator[Record]:
 
 def _story(name: str, text: str) -> dict[str, Any]:
     body, *parts = _MARK.split(text.removeprefix("\ufeff").replace("\r\n", "\n"))
-    marked = [(mark, text) for mark, text in zip(parts[::2], map(_on_one_line, parts[1::2]), strict=True) if text]
+    texts = (" ".join(part.split()) for part in parts[1::2])
+    marked = [(mark, text) for mark, text in zip(parts[::2], texts, strict=True) if text]
     row: dict[str, Any] = {"id": name, "documents": [body.strip()] if body.strip() else []}
     if "highlight" in parts[::2]:
         row["summary"] = "\n".join(text for mark, text in marked if mark == "highlight")
     if others := [text for mark, text in marked if mark != "highlight"]:
         row["summaries"] = others
     return row
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def read_torch_list(path: Path) -> Iterator[Record]:

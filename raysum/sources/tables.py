@@ -82,10 +82,6 @@ class _Lines(Iterator[str]):
         self.quotes += line.count(self._quote) if line else 0
         return " " * (LONGEST + 1) if line is None else line
 
-    def skip_row(self) -> None:
-        while self.quotes % 2 and next(self, None) is not None:
-            pass
-
 
 def _csv_rows(path: Path, lines: _Lines, rows: Iterator[list[str]]) -> Iterator[tuple[int, _Row]]:
     while True:
@@ -96,7 +92,8 @@ def _csv_rows(path: Path, lines: _Lines, rows: Iterator[list[str]]) -> Iterator[
             return
         except csv.Error:  # a field above the limit
             yield lines.number, Rejected(TOO_LONG)
-            lines.skip_row()
+            while lines.quotes % 2 and next(lines, None) is not None:  # the rest of the row
+                pass
         else:
             if values:
                 yield lines.number, _repaired(f"{path}:{lines.number}", values)

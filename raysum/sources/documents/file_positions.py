@@ -149,13 +149,12 @@ def _placed(text: str, letters: list[int], visible: _Visible, at: int, raw: str)
     ]
     first = 0
     for last, shift in enumerate(shifts):
-        if last + 1 < len(shifts):
-            if shift is not None and shift == shifts[last + 1]:
-                continue
-            yield Piece(letters[first], letters[last] + 1, starts[first], ends[last])
-            first = last + 1
-        else:
-            yield _with_signs(text, Piece(letters[first], letters[last] + 1, starts[first], ends[last]), raw)
+        is_last = last + 1 == len(shifts)
+        if not is_last and shift is not None and shift == shifts[last + 1]:
+            continue
+        piece = Piece(letters[first], letters[last] + 1, starts[first], ends[last])
+        yield _with_signs(text, piece, raw) if is_last else piece
+        first = last + 1
 
 
 def _with_signs(text: str, piece: Piece, raw: str) -> Piece:

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median, quantiles
 from typing import Any
 
@@ -169,12 +169,9 @@ def _is_column(boxes: list[_Line]) -> bool:
 
 def _gaps(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the end and the width of each gap between ``spans``."""
-    found, end = list[tuple[float, float]](), None
-    for start, stop in sorted(spans):
-        if end is not None and start > end:
-            found.append((start, start - end))
-        end = stop if end is None else max(end, stop)
-    return found
+    ordered = sorted(spans)
+    ends = accumulate((end for _, end in ordered), max)
+    return [(start, start - end) for end, (start, _) in zip(ends, ordered[1:], strict=False) if start > end]
 
 
 def _lines(boxes: list[_Line]) -> list[str]:

@@ -96,15 +96,12 @@ def _is_bare(page: str) -> bool:
 
 def decode_page(content: bytes, name: str) -> str:
     """Return the text of a page in the encoding that it declares, if it is valid, or else the likeliest one."""
-    declared = _CHARSET.search(content[:_HEAD])
+    declared, text = _CHARSET.search(content[:_HEAD]), None
     if declared and not unicode_encoding(content):
         with suppress(LookupError, ValueError):
-            return _XML_DECLARATION.sub(_blanked, content.decode(declared[1].decode()))
-    return _XML_DECLARATION.sub(_blanked, decode_text(content, name))
-
-
-def _blanked(found: re.Match[str]) -> str:
-    return " " * len(found[0])  # positions stay
+            text = content.decode(declared[1].decode())
+    text = decode_text(content, name) if text is None else text
+    return _XML_DECLARATION.sub(lambda found: " " * len(found[0]), text)  # positions stay
 
 
 def is_furniture(block: str) -> bool:
