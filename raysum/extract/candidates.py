@@ -122,13 +122,10 @@ class Candidates:
         for number in numbers:
             follows = before >= 0 and self._previous[number] == before
             text = self.text(number) if follows else without_connective(self.text(number))
-            is_same = follows and self._voice(before) == self._voice(number)
+            is_same = follows and self.speaker(before) == self.speaker(number)
             texts.append(text if is_same else self._spoken(text, number))
             before = number
         return texts
-
-    def _voice(self, number: int) -> tuple[int, str | None]:
-        return self.documents[number], self.speaker(number)
 
     def _spoken(self, text: str, number: int) -> str:
         speaker = self.speaker(number)

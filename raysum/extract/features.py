@@ -154,7 +154,7 @@ class Cues:
 
     @classmethod
     def of(cls, texts: Sequence[str], width: int) -> "Cues":
-        indices = [_indices(text, width) for text in texts]
+        indices = [{_index(cue, width) for cue in _named(text)} or {0} for text in texts]
         places = np.fromiter(chain.from_iterable(indices), np.int32)
         return cls(places, np.array([len(part) for part in indices], np.int64))
 
@@ -177,10 +177,6 @@ def _named(text: str) -> Iterator[str]:
 
 def _index(cue: str, width: int) -> int:
     return crc32(cue.encode()) % width
-
-
-def _indices(text: str, width: int) -> set[int]:
-    return {_index(cue, width) for cue in _named(text)} or {0}
 
 
 def cue_names(texts: Iterable[str], wanted: Container[int], width: int) -> dict[int, str]:

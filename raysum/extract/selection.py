@@ -1,7 +1,7 @@
 """Selection of the texts of a summary: in the order of a system, within a length, without repetitions."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from raysum.config.decoding import WORDS, ExtractConfig
@@ -75,7 +75,7 @@ def take(system: Extractive, source: SourceTexts, settings: ExtractConfig, whole
             if left <= 0 or len(taken.numbers) == length.sentences:
                 break
     if not taken.numbers and not too_long and source.candidates:
-        return take(system, source.unread(), settings, whole)
+        return take(system, replace(source, candidates=None), settings, whole)
     if taken.numbers or not too_long:
         return taken.numbers
     best = next((number for number, size in too_long.items() if size <= _TOLERANCE * length.limit), None)

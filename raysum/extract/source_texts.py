@@ -4,7 +4,7 @@ M texts of a source, T different words.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -43,10 +43,6 @@ class SourceTexts:
         texts = row["text"] if readable else [" ".join(quote.split()) for quote in row["text"]]
         documents = [int(document) for document in row["document"]]
         return cls(texts, documents, row["summary"], row, row["title"], candidates)
-
-    def unread(self) -> "SourceTexts":
-        """Return these texts without rules for printing."""
-        return replace(self, candidates=None)
 
     @cached_property
     def vectors(self) -> TfIdf:

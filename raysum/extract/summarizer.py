@@ -164,7 +164,9 @@ def extracted_summary(system: Extractive, settings: ExtractConfig, row: Mapping[
     sentences, whole = list[Sentence](), ""
     for number, text in zip(chosen, texts, strict=True):
         whole += " " * (whole != "" and whole[-1] not in _NO_SPACE_AFTER)
-        cited, span = _citations(row, source, number), {"start": len(whole), "end": len(whole) + len(text)}
+        numbers = [number, *source.same_content(number)]
+        cited = [Citation.of(row, each, 1 / len(numbers)) for each in numbers]
+        span = {"start": len(whole), "end": len(whole) + len(text)}
         sentences.append(Sentence(text=text, citations=cited, support=1.0, **span))
         whole += text
     size = length.count(whole)
@@ -178,9 +180,3 @@ def extracted_summary(system: Extractive, settings: ExtractConfig, row: Mapping[
         support=100.0,
         warnings=[too_long] if size > length.limit else [],
     )
-
-
-def _citations(row: Mapping[str, Any], source: SourceTexts, number: int) -> list[Citation]:
-    """Return the citations of a sentence: itself, and at most two sentences of other documents with its content."""
-    numbers = [number, *source.same_content(number)]
-    return [Citation.of(row, each, 1 / len(numbers)) for each in numbers]

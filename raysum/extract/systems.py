@@ -6,7 +6,7 @@ M texts of a source, T different words.
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count, pairwise
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from raysum.extract.source_texts import SourceTexts, Taken
 from raysum.prepare.ranking import best_first, centrality
 from raysum.runs.folder import Run
 from raysum.systems import extractive, extractive_names, part
+from raysum.text.cleaning import bigrams
 
 # Chosen on development clusters of several sets (bench/RESULTS.md).
 _TITLE, _POSITION, _POSITION_IN_ONE, _PERSONAL = 0.5, 0.5, 0.25, 0.7
@@ -136,8 +137,8 @@ class Oracle(Extractive):
     readable = False
 
     def order(self, source: SourceTexts, taken: Taken) -> Iterator[int]:
-        wanted = _bigrams(source.reference)
-        own = [_bigrams(text) & wanted for text in source.texts]
+        wanted = bigrams(source.reference.lower().split())
+        own = [bigrams(text.lower().split()) & wanted for text in source.texts]
 
         def gain(left: np.ndarray) -> np.ndarray:
             missing = wanted - sum((own[number] for number in taken.numbers), Counter())
@@ -165,7 +166,3 @@ class TrainedExtractive(Extractive):
 
     def order(self, source: SourceTexts, taken: Taken) -> Iterable[int]:
         return best_first(self.scorer.scores(source.row)).tolist()
-
-
-def _bigrams(text: str) -> Counter[tuple[str, str]]:
-    return Counter(pairwise(text.lower().split()))

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from raysum.text.names import FUNCTION_WORDS, Sources, name_spans, word_spans
+from raysum.text.names import FUNCTION_WORDS, WORD, Sources, name_spans
 from raysum.text.tfidf import TfIdf, words
 
 MOST = 3  # paragraphs cited for a sentence: more than a reader would check
@@ -53,7 +53,7 @@ class TextIndex(Sources):
 
 def said(text: str) -> list[Said]:
     """Return the parts of ``text`` in order. A single capitalized word at its beginning is not a name."""
-    words = word_spans(text)
+    words = [word.span() for word in WORD.finditer(text)]
     first = words[:1]
     named = [span for span in name_spans(text) if not ([span] == first and text[slice(*span)].isalpha())]
     inside = [end for start, end in words if any(a <= start and end <= b for a, b in named)]

@@ -222,11 +222,6 @@ def _numbers_of(name: str) -> list[Token]:
     return [token for token in tokens(name) if token.is_number]
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return the spans of the words of ``text``."""
-    return [match.span() for match in WORD.finditer(text)]
-
-
 def name_spans(text: str) -> list[tuple[int, int]]:
     """Return the spans of the names of ``text``. A function word that begins a sentence belongs to no name."""
     return [(run[0].start, run[-1].end) for run in runs(text, is_common=_is_opener)]
