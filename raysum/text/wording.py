@@ -56,14 +56,9 @@ def fragments(summary_words: Sequence[str], source: Sequence[str]) -> list[int]:
 
 
 def _run(summary_words: Sequence[str], start: int, source: Sequence[str], position: int) -> int:
-    length = 1
-    while (
-        start + length < len(summary_words)
-        and position + length < len(source)
-        and summary_words[start + length] == source[position + length]
-    ):
-        length += 1
-    return length
+    most = min(len(summary_words) - start, len(source) - position)
+    ends = (length for length in range(1, most) if summary_words[start + length] != source[position + length])
+    return next(ends, most)
 
 
 def _ngrams(summary_words: Sequence[str], size: int) -> list[tuple[str, ...]]:
