@@ -22,29 +22,23 @@ _LOWEST = 1 << 60  # position of a shape without one
 def read_docx(content: bytes, name: str) -> DocumentText:
     """Return the paragraphs, headings and table rows. Raises an error of the library if it is not a Word document."""
     document = needs("docx", name).Document(io.BytesIO(content))
-    blocks = (
-        (line, line if _is_heading(block) else "")
-        for block in document.iter_inner_content()
-        for line in filter(None, map(str.strip, _lines(block)))
-    )
-    return join_blocks(blocks, (document.core_properties.title or "").strip())
 
+    def blocks() -> Iterator[tuple[str, str]]:
+        for block in document.iter_inner_content():
+            if hasattr(block, "rows"):
+                yield from ((_row(cell.text for cell in row.cells).strip(), "") for row in block.rows)
+                continue
+            text, style = block.text.strip(), block.style
+            is_heading = style is not None and (style.name or "").startswith(("Heading", "Title"))
+            yield text, text if is_heading else ""
 
-def _lines(block: Any) -> list[str]:
-    if hasattr(block, "rows"):
-        return [_row(cell.text for cell in row.cells) for row in block.rows]
-    return [block.text]
+    return join_blocks((block for block in blocks() if block[0]), (document.core_properties.title or "").strip())
 
 
 def _row(cells: Iterable[str]) -> str:
     """Return the different texts of neighbouring cells on a line."""
     texts = [" ".join(cell.split()) for cell in cells]
     return " | ".join(text for text, before in zip(texts, ["", *texts], strict=False) if text != before or not text)
-
-
-def _is_heading(block: Any) -> bool:
-    style = None if hasattr(block, "rows") else block.style
-    return style is not None and (style.name or "").startswith(("Heading", "Title"))
 
 
 def read_pptx(content: bytes, name: str) -> DocumentText:
