@@ -19,16 +19,15 @@ from raysum.errors import UserError
 from raysum.sources.documents.origin import ORIGIN, Origin
 from raysum.sources.formats import FORMATS
 from raysum.sources.published import PUBLISHED, published_dataset, with_our_fields
-from raysum.sources.record import Record, Rejected, as_list, parse_json
+from raysum.sources.record import LISTS, Record, Rejected, as_list, parse_json
 from raysum.sources.staging import natural_key
 
 # Separators that join a list of texts to one text: the field itself, or one item of a field that is a list.
 _JOINTS = {"id": " ", "title": " ", "summary": "\n", "split": " "}
 _JOINTS |= {"documents": "\n\n", "paragraphs": " ", "summaries": "\n"}
-_LISTS = ("documents", "paragraphs", "summaries")
 _CLUSTERS, _SOURCE, _SEPARATOR, _JOINED = "clusters", "source", "separator", "joined"
 _KINDS = ("documents", "paragraphs")
-_SEVERAL = (*_LISTS, _SOURCE)  # fields that take several paths
+_SEVERAL = (*LISTS, _SOURCE)  # fields that take several paths
 FIELDS = (*_JOINTS, _SOURCE, _CLUSTERS)
 _STEP = re.compile(r"[^.\[\]]+|\[\]")
 _PATH = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
@@ -179,8 +178,8 @@ class FieldMapping:
             self.used.add(_JOINED)
         ours = {name: value for name, value in raw.items() if name not in paths}
         for name, joint in _JOINTS.items():
-            value = as_list(values.get(name)) if name in _LISTS else values.get(name)
-            if value is not None and name in _LISTS:
+            value = as_list(values.get(name)) if name in LISTS else values.get(name)
+            if value is not None and name in LISTS:
                 ours[name] = [_as_text(item, joint) for item in (value if isinstance(value, list) else [value])]
             elif value is not None:
                 ours[name] = _as_text(value, joint)

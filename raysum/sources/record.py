@@ -23,7 +23,7 @@ _NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys
     ("valid", "val", "dev", "validation", "development"), "valid"
 )
 _LATIN = "; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > OTHER"
-_LISTS = ("documents", "paragraphs", "summaries")  # fields of a table that may hold JSON
+LISTS = ("documents", "paragraphs", "summaries")  # fields that are lists; in a table they may hold JSON
 _MAX_DEPTH = 64  # levels of nested lists and objects; Python can copy and write many more
 
 
@@ -94,7 +94,7 @@ def table_records(
     """
     if len(set(columns)) < len(columns):
         raise UserError(f"{path} has the column `{_repeated(columns)}` twice; rename or remove one")
-    lists = [name for name in _LISTS if name in columns]
+    lists = [name for name in LISTS if name in columns]
     for number, values in rows:
         cells = values.raw if isinstance(values, Rejected) else values
         row, reason, detail = dict(zip_longest(columns, cells[: len(columns)])), "", ""
