@@ -164,11 +164,8 @@ class Dataset:
         Raises UserError with the names of missing and changed files.
         """
         if url := url_of(self.path):
-            sizes, wrong = {name: size for name, (size, _) in listed(url).items()}, list[str]()
-            for name, entry in sorted(self._entries.items()):
-                if name not in sizes or entry.get("bytes", sizes[name]) != sizes[name]:
-                    wrong.append(name)
-            if wrong:
+            sizes, entries = {name: size for name, (size, _) in listed(url).items()}, sorted(self._entries.items())
+            if wrong := [n for n, entry in entries if n not in sizes or entry.get("bytes", sizes[n]) != sizes[n]]:
                 raise UserError(
                     f"{url} is incomplete: missing or changed are {', '.join(wrong[:_MAX_NAMES])}; {_REMEDY}"
                 )

@@ -15,7 +15,6 @@ from raysum.importing import hiersumm, wiki_sum
 from raysum.importing.huggingface.generation import read_decoding, save_decoding
 from raysum.importing.huggingface.loading import load, with_new
 from raysum.importing.huggingface.saving import save, save_tokenizer
-from raysum.importing.mapping import PublishedModel
 from raysum.models.family.spec import FamilySpec
 from raysum.runs.folder import Run, RunResult
 from raysum.runs.restore import fill, listed_names, restore
@@ -106,7 +105,13 @@ def import_checkpoint(
         raise UserError(f"a checkpoint of {kind} needs --vocab FILE, the SentencePiece model of its training")
     vocabulary = load_tokenizer(vocab)
     with new_folder(Path(out).expanduser().absolute()) as folder:
-        published = _load(kind, Path(file).expanduser(), heads, dropout)
+        path = Path(file).expanduser()
+        if kind == "wiki_sum":
+            published = wiki_sum.load(path, heads, dropout)
+        elif heads is not None or dropout is not None:
+            raise UserError("a hiersumm checkpoint contains its heads and dropout: leave --heads and --dropout out")
+        else:
+            published = hiersumm.load(path)
         spec = published.spec
         if spec.vocabulary != len(vocabulary):
             raise UserError(
@@ -129,14 +134,6 @@ def import_checkpoint(
         run.add_weights(published.step, weights, {"imported": kind, "file": Path(file).name})
     say("The optimizer's state is not imported: train.init_from=RUN starts a new training from these weights")
     return Imported(Run(out))
-
-
-def _load(kind: str, file: Path, heads: int | None, dropout: float | None) -> PublishedModel:
-    if kind == "wiki_sum":
-        return wiki_sum.load(file, heads, dropout)
-    if heads is not None or dropout is not None:
-        raise UserError("a hiersumm checkpoint contains its heads and dropout: leave --heads and --dropout out")
-    return hiersumm.load(file)
 
 
 def import_pretrained(folder: str, out: str, overrides: Iterable[str] = (), language: str | None = None) -> Imported:

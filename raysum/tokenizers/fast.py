@@ -50,6 +50,7 @@ class FastTokenizer(Tokenizer):
         self._size = stored.get("vocabulary") or self._tokenizer.get_vocab_size()
         self._decoder = json.dumps(tokenizer.get("decoder"))
         self._is_byte_level = "ByteLevel" in self._decoder
+        self._has_newline = self._tokenizer.token_to_id(_NEWLINE) is not None
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {id: token.content for id, token in added.items() if token.special}
         hidden = {id: content for id, content in self._special.items() if id != self.marks.unknown}
@@ -131,10 +132,6 @@ class FastTokenizer(Tokenizer):
         """Return the ids of the characters of a special token."""
         ids = (self._tokenizer.token_to_id(character) for character in content)
         return tuple(id for id in (self.marks.unknown if id is None else id for id in ids) if id is not None)
-
-    @cached_property
-    def _has_newline(self) -> bool:
-        return self._tokenizer.token_to_id(_NEWLINE) is not None
 
     @cached_property
     def _spellings(self) -> list[bytes]:
