@@ -104,7 +104,8 @@ class GpuBench(PresetBench):
         ``waits_at`` are the places in the steps where the host waits for the GPU.
         """
         torch.set_num_threads(self.threads)
-        config = _without_dropout(config)
+        dry = {name: value for name, value in _DRY.items() if name in type(config.model).model_fields}
+        config = config.model_copy(update={"model": config.model.model_copy(update=dry)})
         batches = [batch_of(config, 1, self.target_tokens, seed) for seed in range(4)]
         expected = self._losses(config, batches, torch.device("cpu"), "fp32")
         waits = list[str]()
@@ -167,11 +168,6 @@ class GpuBench(PresetBench):
             (folder / "gpu.html").write_text(page(result))
 
 
-def _without_dropout(config: Config) -> Config:
-    given = {name: value for name, value in _DRY.items() if name in type(config.model).model_fields}
-    return config.model_copy(update={"model": config.model.model_copy(update=given)})
-
-
 @contextmanager
 def found_waits(target: torch.device, waits: list[str]) -> Iterator[None]:
     """Add to ``waits`` the places in the block where the host waits for a GPU ``target``.
@@ -207,9 +203,9 @@ def verdict_of(result: BenchResult) -> str:
     return f"The {result.machine.processor} agrees with the CPU in all {len(compared)} comparisons."
 
 
-def _heading(row: Row, stage: str) -> str:
+def _heading(row: Row) -> str:
     """Return the heading of a column: the preset, and what differs between its rows."""
-    parts = row.get("preset", stage), "compiled" if row.get("compiled") else "", str(row.get("batch", ""))
+    parts = row.get("preset", row["stage"]), "compiled" if row.get("compiled") else "", str(row.get("batch", ""))
     return " ".join(filter(None, parts))
 
 
@@ -217,10 +213,9 @@ def page(result: BenchResult) -> str:
     """Return the page of a result: the verdict, and a table for each stage."""
     sections = []
     for stage in dict.fromkeys(row["stage"] for row in result.rows):
-        rows = [{name: value for name, value in row.items() if name != "stage"} for row in result.rows]
-        kept = [row for row, whole in zip(rows, result.rows, strict=True) if whole["stage"] == stage]
-        names = [_heading(row, stage) for row in kept]
-        columns = {name: [as_cell(row.get(name)) for row in kept] for name in kept[0] if name != "preset"}
+        rows = [row for row in result.rows if row["stage"] == stage]
+        names = [_heading(row) for row in rows]
+        columns = {key: [as_cell(row.get(key)) for row in rows] for key in rows[0] if key not in ("stage", "preset")}
         frame = DataFrame(columns, index=names).T.rename(index=lambda name: name.replace("_", " "))
         sections.append(section(stage, stage.capitalize(), numbers(frame)))
     top = conclusion(verdict_of(result)) + note(str(result.machine))
