@@ -24,7 +24,7 @@ from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import DAMAGES, RawSource, find_sources, folders_of_rows, sample_path
 from raysum.sources.folders import Contents
 from raysum.sources.formats import TEXT, format_by_name
-from raysum.sources.record import Record, Rejected, split_of
+from raysum.sources.record import Rejected, split_of
 from raysum.sources.staging import stage, with_urls
 from raysum.sources.suggested_map import MIN_WORDS, mean_words, suggested_map
 from raysum.sources.survey import Survey, root_of
@@ -247,7 +247,8 @@ def _add(reading: Reading, source: RawSource, share: float) -> None:
             count += sum(1 for _ in found)
     elif count > _ROWS:
         lines = {_PART.sub(r"\1", record.where) for record in records}  # each may give several clusters
-        count = max(count, source.size / max(1.0, mean(map(_size, records))) * len(records) / len(lines))
+        sizes = [record.size or len(json.dumps(record.raw, default=str, ensure_ascii=False)) for record in records]
+        count = max(count, source.size / max(1.0, mean(sizes)) * len(records) / len(lines))
     reading.formats[source.format.name] += 1
     for record in records:
         raw = record.raw if isinstance(record.raw, dict) else {}
@@ -267,10 +268,6 @@ def _add(reading: Reading, source: RawSource, share: float) -> None:
         rows = [*_raw_rows(source)]
         names = dict.fromkeys(chain.from_iterable(rows))
         reading.columns |= {str(name): mean_words(rows, name) for name in names}
-
-
-def _size(record: Record) -> int:
-    return record.size or len(json.dumps(record.raw, default=str, ensure_ascii=False))
 
 
 def _raw_rows(source: RawSource) -> Iterator[Mapping[str, Any]]:

@@ -162,7 +162,9 @@ def split_paragraphs(
     added = Counter[int]()  # by document: pieces beyond one per paragraph so far
     for paragraph in paragraphs:
         text = cluster.documents[paragraph.document][1][paragraph.start : paragraph.end]
-        is_short = can_only_split_at_spaces(text) and vocabulary.within(normalize(text, recipe.normalize), limit)
+        # Without such marks, pieces can only begin after white space, unless one word is too long.
+        is_spaced = text.isascii() or not _UNSPACED_END.search(text)
+        is_short = is_spaced and vocabulary.within(normalize(text, recipe.normalize), limit)
         spans = [] if is_short else split_spans(text, limit, count_tokens)
         position = paragraph.position + added[paragraph.document]
         if len(spans) < 2:
@@ -178,11 +180,6 @@ def split_paragraphs(
                 words=words(piece),
             )
         added[paragraph.document] += len(spans) - 1
-
-
-def can_only_split_at_spaces(text: str) -> bool:
-    """Return whether pieces of ``text`` can only begin after white space, unless one word is too long."""
-    return text.isascii() or not _UNSPACED_END.search(text)
 
 
 def split_spans(text: str, max_tokens: int, count_tokens: CountTokens) -> list[Span]:
