@@ -27,11 +27,9 @@ _TINY = np.finfo(np.float32).tiny
 
 @dataclass(frozen=True)
 class Said:
-    """A name or another word of a text, with its position."""
+    """A name or another word of a text."""
 
     text: str
-    start: int
-    end: int
     name: bool
 
     @property
@@ -59,7 +57,7 @@ def said(text: str) -> list[Said]:
     inside = [end for start, end in words if any(a <= start and end <= b for a, b in named)]
     others = [span for span in words if span[1] not in inside]
     plain = [span for span in others if text[slice(*span)].lower() not in FUNCTION_WORDS]
-    return [Said(text[a:b], a, b, (a, b) in named) for a, b in sorted([*named, *plain])]
+    return [Said(text[a:b], (a, b) in named) for a, b in sorted([*named, *plain])]
 
 
 def supported_share(parts: Iterable[Said], passages: Sequence[TextIndex]) -> float | None:

@@ -34,11 +34,6 @@ class Passage:
     end: int
     quote: str
 
-    @property
-    def text(self) -> str:
-        """The sentence on one line."""
-        return " ".join(self.quote.split())
-
 
 def passages(cluster: Cluster) -> list[Passage]:
     """Return the sentences of all documents in order; if there is none, all pieces of text with a word."""
