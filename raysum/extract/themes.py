@@ -70,8 +70,7 @@ def _groups(profiles: np.ndarray) -> list[list[int]]:
         if 1 < len({*named.tolist()}) < len(profiles):
             score = float(silhouette_score(distances, named, metric="precomputed"))
             best, found = max((best, found), (score, named), key=lambda pair: pair[0])
-    members = {name: np.flatnonzero(found == name).tolist() for name in dict.fromkeys(found.tolist())}
-    return [*members.values()]
+    return [np.flatnonzero(found == name).tolist() for name in dict.fromkeys(found.tolist())]
 
 
 def _labels(
