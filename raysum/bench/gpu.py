@@ -79,14 +79,13 @@ class GpuBench(PresetBench):
     def _bench_of(self, stage: str) -> Bench:
         """Return the benchmark that measures a stage."""
         common: dict[str, Any] = {"presets": self.presets, "config": self.config}
-        more: dict[str, Any]
         if stage == "training":
-            more = {"steps": max(self.steps // 2, 1), "examples": self.examples, "target_tokens": self.target_tokens}
-            more["compiled"] = [False, True] if device().type == "cuda" else [False]
-            return TrainBench(**common, **more, dtypes=[self.dtype], threads=self.threads)
+            common |= {"steps": max(self.steps // 2, 1), "examples": self.examples, "target_tokens": self.target_tokens}
+            compiled = [False, True] if device().type == "cuda" else [False]
+            return TrainBench(**common, compiled=compiled, dtypes=[self.dtype], threads=self.threads)
         if stage == "decoding":
-            more = {"batches": self.batches, "threads": [self.threads], "length": self.length}
-            return DecodeBench(**common, **more, dtypes=[self.dtype])
+            common |= {"batches": self.batches, "length": self.length}
+            return DecodeBench(**common, dtypes=[self.dtype], threads=[self.threads])
         if stage == "streaming":
             return StreamBench(**common | {"presets": self.presets[-1:]}, rows=self.rows, threads=self.threads)
         return CheckpointBench(parameters=[self.parameters], workers=1, threads=self.threads, bf16=self.dtype == "bf16")
@@ -107,7 +106,7 @@ class GpuBench(PresetBench):
         dry = {name: value for name, value in _DRY.items() if name in type(config.model).model_fields}
         config = config.model_copy(update={"model": config.model.model_copy(update=dry)})
         batches = [batch_of(config, 1, self.target_tokens, seed) for seed in range(4)]
-        expected = self._losses(config, batches, torch.device("cpu"), "fp32")
+        expected = self._losses(config, batches, torch.device("cpu"), "fp32", [])
         waits = list[str]()
         losses = self._losses(config, batches, device(), self.dtype, waits)
         difference = max(abs(one / other - 1) for one, other in zip(losses, expected, strict=True))
@@ -117,14 +116,14 @@ class GpuBench(PresetBench):
         return row | {"waits_at": ", ".join(dict.fromkeys(waits)) or "never", "verdict": verdict}
 
     def _losses(
-        self, config: Config, batches: list[Any], target: torch.device, dtype: str, waits: list[str] | None = None
+        self, config: Config, batches: list[Any], target: torch.device, dtype: str, waits: list[str]
     ) -> list[float]:
         """Return the losses for each token of training steps on ``batches`` in turn, the same on every device."""
         first, *others = (batches[number % len(batches)] for number in range(self.steps))
         step, _ = training_step(config, move(first, target), dtype, target, _RATE)
         losses = [step()]  # alone, because it loads kernels and allocates the moments
         for batch in others:
-            with found_waits(target, waits if waits is not None else []):
+            with found_waits(target, waits):
                 losses.append(step(move(batch, target)))
         return (torch.stack(losses) / self.target_tokens).tolist()
 

@@ -42,10 +42,9 @@ class BenchSettings(Shown):
     bench: str
 
     def to_dict(self) -> dict[str, Any]:
-        fields = BENCHES[self.bench].model_fields.items()
         return {
             name: {"default": field.get_default(call_default_factory=True), "meaning": field.description or ""}
-            for name, field in fields
+            for name, field in BENCHES[self.bench].model_fields.items()
         }
 
     def render(self) -> Grid:
