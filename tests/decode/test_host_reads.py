@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.devices import OneDevice
 from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, pack
 from helpers.special_ids import EOS
 from models.test_host_waits import SPECS, packed_batch
@@ -77,6 +78,6 @@ def test_a_gpu_is_read_once_in_eight_steps(name, with_graphs, monkeypatch):
         monkeypatch.setattr(beam, "on_device", lambda model, _: GraphedSteps(model))
         monkeypatch.setattr(graphs, "capture", lambda work, _: (work, work()))
     settings = DecodeConfig(num_beams=3, max_length=40, beta=0, no_repeat_ngram_size=3, no_repeat_last=2)
-    with torch.inference_mode(), pytest.raises((RuntimeError, NotImplementedError), match=r"meta"):
+    with torch.inference_mode(), OneDevice(), pytest.raises((RuntimeError, NotImplementedError), match=r"meta"):
         beam_search(model, model.encode(source), settings)
     assert len(made) == 8 + with_graphs  # a capture is no step

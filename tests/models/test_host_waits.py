@@ -8,6 +8,7 @@ import torch
 import torch._dynamo
 from torch import nn
 
+from helpers.devices import OneDevice
 from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, objective_of, pack, spec
 from raysum.models.batch import Batch, Layout, Source, copied
 from raysum.models.family.spec import Backbone
@@ -67,7 +68,8 @@ def on_meta(name: str) -> tuple[nn.Module, Batch]:
 @pytest.mark.parametrize("name", SPECS)
 def test_no_value_is_read_on_the_host(name):
     objective, batch = on_meta(name)
-    objective(batch).backward()
+    with OneDevice():
+        objective(batch).backward()
     assert all(weight.grad is not None for weight in objective.parameters() if weight.requires_grad)
 
 
@@ -81,6 +83,16 @@ def test_forward_and_loss_are_one_graph_for_the_compiler(name):
     torch._dynamo.reset()
     explanation = torch._dynamo.explain(objective)(batch)
     assert explanation.graph_break_count == 0, explanation.break_reasons
+
+
+def test_a_tensor_on_another_device_is_noticed():
+    on_gpu, on_cpu = torch.zeros(3, device="meta"), torch.zeros(3, dtype=torch.long)
+    with OneDevice():
+        on_gpu + torch.tensor(1.0)
+        with pytest.raises(AssertionError, match="index_select"):
+            on_gpu.index_select(0, on_cpu)
+        with pytest.raises(AssertionError, match="arange"):
+            torch.arange(3)
 
 
 def test_a_copied_batch_has_the_same_values_and_layout():
