@@ -287,11 +287,12 @@ class _Rules:
 
     def _force(self, log_probs: Tensor, eos: Tensor, log_prob: Tensor, token: Tensor) -> None:
         """Allow only ``token`` [B], at no cost, except where it is padding."""
-        is_forced, is_end = token != self._marks.pad, token == self._marks.end
-        log_probs[is_forced], eos[is_forced] = -torch.inf, -torch.inf
-        eos[is_end] = log_prob[is_end]
-        other = is_forced & ~is_end
-        log_probs[other, :, token[other]] = log_prob[other]
+        is_forced, is_end = (token != self._marks.pad)[:, None], (token == self._marks.end)[:, None]
+        log_probs.masked_fill_(is_forced[..., None], -torch.inf)
+        eos.masked_fill_(is_forced, -torch.inf).copy_(torch.where(is_end, log_prob, eos))
+        index = token[:, None, None].expand(*log_prob.shape, 1)
+        allowed = torch.where(is_forced & ~is_end, log_prob, log_probs.gather(2, index)[..., 0])
+        log_probs.scatter_(2, index, allowed[..., None])
 
 
 def _best_in_groups(

@@ -77,7 +77,9 @@ def test_a_gpu_is_read_once_in_eight_steps(name, with_graphs, monkeypatch):
     if with_graphs:
         monkeypatch.setattr(beam, "on_device", lambda model, _: GraphedSteps(model))
         monkeypatch.setattr(graphs, "capture", lambda work, _: (work, work()))
-    settings = DecodeConfig(num_beams=3, max_length=40, beta=0, no_repeat_ngram_size=3, no_repeat_last=2)
+    settings = DecodeConfig(
+        num_beams=3, max_length=40, beta=0, no_repeat_ngram_size=3, no_repeat_last=2, forced_bos_token_id=9
+    )
     with torch.inference_mode(), OneDevice(), pytest.raises((RuntimeError, NotImplementedError), match=r"meta"):
         beam_search(model, model.encode(source), settings)
     assert len(made) == 8 + with_graphs  # a capture is no step
