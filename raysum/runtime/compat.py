@@ -62,8 +62,9 @@ def compiled(function: "Callable[..., Any]", backend: Any) -> "Callable[..., Any
         except torch._dynamo.exc.BackendCompilerFailed as error:
             from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+            cause = str(error.inner_exception).partition("\n")[0]  # a C++ compiler prints many lines
             fix = f"delete {cache_dir()}, where a killed command leaves broken files, or leave out train.compile=true"
-            raise UserError(f"a layer cannot be compiled ({error.inner_exception}): {fix}") from None
+            raise UserError(f"a layer cannot be compiled ({cause}): {fix}") from None
 
     return run
 

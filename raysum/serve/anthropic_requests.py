@@ -95,6 +95,7 @@ class MessagesRequest(DialectRequest):
 
     top_k: Any = Field(None, description=IGNORED)
     tool_choice: Any = Field(None, description=IGNORED)
+    metadata: Any = Field(None, description=IGNORED)
 
     def cluster(self) -> dict[str, Any]:
         """Return the cluster of all user messages: of their documents, or if there are none, of their texts.

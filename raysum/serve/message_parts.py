@@ -39,7 +39,6 @@ class DialectRequest(Strict):
     top_p: Annotated[Any, only(1)] = None
     tools: Annotated[Any, only([])] = None
 
-    metadata: Any = Field(None, description=IGNORED)
     service_tier: Any = Field(None, description=IGNORED)
 
     def settings(self) -> dict[str, Any]:

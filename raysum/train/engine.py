@@ -39,7 +39,7 @@ def build_engine(job_spec: JobSpec, checkpoint: Checkpoint | None) -> Any:
     is_converted = checkpoint is not None and needs_conversion(checkpoint, world)
     settings = engine_config(config, world, torch.cuda.is_available(), is_converted)
     if settings.get("zero_optimization", {}).get("stage", 0) in (1, 2):  # a new buffer of 2 GB otherwise, in each step
-        bucket = min(BUCKET, sum(weight.numel() for weight in model.parameters()))
+        bucket = min(BUCKET, sum(weight.numel() for weight in model.parameters() if weight.requires_grad))
         settings = merge({"zero_optimization": {"reduce_bucket_size": bucket}}, settings)
     if compiles_layers(config):
         if not torch.cuda.is_available():

@@ -28,7 +28,7 @@ from raysum.systems import part
 from raysum.train import checkpoints
 from raysum.train.job_spec import JobSpec, epochs_warning, job_spec_of, out_of_patience
 from raysum.train.lines import PostedLines, WrittenLines
-from raysum.train.optim import check_engine_config, check_start, compiles_layers, schedule_warning
+from raysum.train.optim import check_batch_tokens, check_engine_config, check_start, compiles_layers, schedule_warning
 from raysum.train.progress_bar import show_progress
 
 _AUTO = "auto"
@@ -97,7 +97,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         return part("raysum.trainers", config.model.TRAINER)(config)
     run = _folder_of(config)
     dataset = None if config.model.predicts_attention else Dataset.open(config.data or "")
-    if dataset:
+    if dataset is not None:
         dataset.check_shards()
     if config.train.workers:
         make_ready("train", config.train.address)
@@ -107,12 +107,10 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
 
         citing(config.decode, config.model)
     if config.train.batch_tokens == "auto":
-        from raysum.train.memory import check_batch_tokens  # loads torch
-
         check_batch_tokens(config)
     check_engine_config(config)
     check_trackers(config.train.trackers)
-    if not dataset:
+    if dataset is None:
         from raysum.train.labels import labelled_dataset
 
         dataset, config = labelled_dataset(config)

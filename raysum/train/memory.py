@@ -21,20 +21,19 @@ from raysum.models.batch import copied
 from raysum.models.kernels.recomputation import recompute_layers
 from raysum.runtime.compat import peak_memory
 from raysum.runtime.processes import available_memory
-from raysum.stream.random_rows import has_random_rows, limits_of, random_rows
-from raysum.train.optim import precision
+from raysum.stream.random_rows import limits_of, random_rows
+from raysum.train.optim import UNMEASURED, check_batch_tokens, precision
 
 # The share of the free memory that a chosen micro-batch may fill, with weights and states. On a CPU there are holes
 # between blocks: training HT took 1.5 times the memory of its tensors.
 _USED, _USED_ON_CPU = 0.8, 0.5
 _FEW, _MANY = 2, 4  # examples of the two measured batches
 _MOST = 10**9  # tokens
-BUCKET = 50_000_000  # elements of the buffer in which DeepSpeed adds gradients
+BUCKET = 50_000_000  # elements of the buffer where DeepSpeed adds gradients
 _GATHERED = 50_000_000  # elements of the weights that ZeRO-3 gathers at once, at least the two largest parameters
 _GRADIENTS, _MASTER, _MOMENTS = 4, 4, 8  # bytes per parameter
 _ON_CPU = {"device": "cpu"}
 _OFFLOADS = {"offload_optimizer", "offload_param"}
-_UNMEASURED = "train.batch_tokens=auto cannot measure a {}: set a number"
 
 
 @dataclass(frozen=True)
@@ -134,12 +133,6 @@ def memory_line(config: Config) -> tuple[float, float, int]:
     return states.device + least - per_token * few, per_token, few // _FEW
 
 
-def check_batch_tokens(config: Config) -> None:
-    """Raise UserError if ``train.batch_tokens=auto`` does not apply to the model."""
-    if not has_random_rows(config.model):
-        raise UserError(_UNMEASURED.format(config.model.system))
-
-
 def activations(config: Config, examples: int) -> tuple[int, int]:
     """Return the tokens of a batch of full size, and the most bytes that a forward and backward pass adds at one time.
 
@@ -166,7 +159,7 @@ def activations(config: Config, examples: int) -> tuple[int, int]:
         ):
             objective(batch).backward()
     except (RuntimeError, NotImplementedError, MemoryError):  # it needs values, or memory
-        raise UserError(_UNMEASURED.format(spec.system)) from None
+        raise UserError(UNMEASURED.format(spec.system)) from None
     return sum(kind.tokens(arrays)), peak.most
 
 

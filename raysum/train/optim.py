@@ -11,9 +11,11 @@ from raysum.config.problems import did_you_mean, keys
 from raysum.config.sections import Config, OptimConfig
 from raysum.errors import UserError
 from raysum.runtime.processes import quiet_training
+from raysum.stream.random_rows import has_random_rows
 
 _OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "scheduler", "checkpoint")
 _PRECISIONS = ("bf16", "fp16", "torch_autocast")
+UNMEASURED = "train.batch_tokens=auto cannot measure a {}: set a number"
 _OPTIMIZERS = {"adam": "AdamW", "adam_l2": "Adam", "adagrad": "Adagrad"}
 
 
@@ -47,6 +49,12 @@ def check_start(config: Config) -> None:
     for key, is_set in (("optim.new_lr", config.optim.new_lr is not None), ("adapters.rank", config.adapters.rank > 0)):
         if is_set and not config.train.init_from:
             raise UserError(f"{key} needs weights to start from: set train.init_from=RUN, or remove it")
+
+
+def check_batch_tokens(config: Config) -> None:
+    """Raises UserError if ``train.batch_tokens=auto`` does not apply to the model."""
+    if not has_random_rows(config.model):
+        raise UserError(UNMEASURED.format(config.model.system))
 
 
 def schedule_warning(config: Config) -> str | None:
