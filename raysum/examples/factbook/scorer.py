@@ -9,7 +9,7 @@ import math
 import random
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -144,21 +144,24 @@ def read_facts(sentences: Iterable[str], title: str) -> list[list[Fact]]:
 
     Source phrases name their subject; a lead's clauses belong to the subject of the last opening before them.
     """
-    phrases, clauses, openings, pronouns = _patterns()
     subject, read = _plain(title), []
-    for sentence in map(_plain, sentences):
-        facts: list[Fact] = []
-        for phrase, name in phrases:
-            facts += [(found["s"], name, found["v"]) for found in phrase.finditer(sentence)]
-        opening = openings.search(sentence)
-        if opening:
-            subject = next(filter(None, opening.groups()))
-        lead = opening or pronouns.match(sentence)
-        if lead:
-            for clause, name in clauses:
-                facts += [(subject, name, found["v"]) for found in clause.finditer(sentence, lead.end())]
-        read.append(facts)
+    for facts, opened, stated in map(_statements, map(_plain, sentences)):
+        subject = opened or subject
+        read.append([*facts, *((subject, name, value) for name, value in stated)])
     return read
+
+
+@lru_cache(maxsize=4096)  # systems share sentences, and each is read for facts and for citations
+def _statements(sentence: str) -> tuple[list[Fact], str, list[tuple[str, str]]]:
+    """The facts of a plain sentence's phrases, the subject that it opens or "", and the names and values of clauses."""
+    phrases, clauses, openings, pronouns = _patterns()
+    facts = [(found["s"], name, found["v"]) for phrase, name in phrases for found in phrase.finditer(sentence)]
+    opening = openings.search(sentence)
+    opened = next(filter(None, opening.groups())) if opening else ""
+    if not (lead := opening or pronouns.match(sentence)):
+        return facts, opened, []
+    stated = [(name, found["v"]) for clause, name in clauses for found in clause.finditer(sentence, lead.end())]
+    return facts, opened, stated
 
 
 @cache
