@@ -13,9 +13,9 @@ from sizing import EXAMPLES, PEAKS, SHARE, TARGET_TOKENS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysum import systems
-from raysum.bench.inputs import batch_of
 from raysum.bench.machine import Costs
 from raysum.config.loading import load_config
+from raysum.stream.random_rows import batch_of
 
 LAUNCH = 8e-6  # seconds for PyTorch to run an operation and launch its kernel: an assumption
 STEP_LAUNCHES = 0.5e-3  # seconds of the optimizer's fused kernels and DeepSpeed's own: an assumption

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from raysum import systems
-from raysum.bench.inputs import batch_of
 from raysum.bench.machine import Costs
 from raysum.config.loading import load_config
+from raysum.stream.random_rows import batch_of
 
 PRESETS = ("ft", "ht", "ht-code", "pht", "vht", "tdmca", "txl", "graphsum", "hiertransformer", "hibert_s", "hibert_m")
 PEAKS = {"H100": 989e12, "A100": 312e12}  # FLOP/s in bf16 without sparsity, by the data sheets
