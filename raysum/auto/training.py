@@ -1,11 +1,12 @@
 """`raysum train auto`: choose the settings, train, and compare the run with systems that extract sentences."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.console import Group
+from rich.text import Text
 
 from raysum.auto.choice import NAME, choose_config
 from raysum.config.decoding import ExtractConfig
@@ -30,9 +31,6 @@ from raysum.runtime.rendering import Grid
 from raysum.runtime.run_sync import added_to, sync_down
 from raysum.text.tfidf import count_words
 from raysum.train import fit
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 EXTRACTOR = "extractor"
 _MAX_INVENTED = 0.1  # share of summaries with a name that is in no source
@@ -78,11 +76,8 @@ class AutoResult(RunResult):
         choice = {"invented": round(self.invented, 4), "best": self.best, "serve": self.serve}
         return {**super().to_dict(), **self.evaluation.to_dict(), **choice}
 
-    def render(self) -> "Group":  # type: ignore[override]
+    def render(self) -> Group:  # type: ignore[override]
         """Return one screen: the data, the systems by their main figure, and the command that serves the best."""
-        from rich.console import Group
-        from rich.text import Text
-
         systems, name, figure = self.evaluation.systems, self.run.name, FIGURES[self.figure].label
         best_first = sorted(systems, key=lambda system: systems[system][self.figure], reverse=True)
         table = figure_table([(system, systems[system]) for system in best_first], (self.figure, "words")).T
@@ -134,7 +129,10 @@ def _compare(run: Run, dataset: Dataset) -> AutoResult:
     settings = changed(ExtractConfig(), {"words": words})
     config = EvaluateConfig(data=dataset.address, split="valid", limit=limit)
     own = Trained(run.name, summarizer, summarizer.settings)
-    extractive = [*_extractor(run, dataset), *training_free()]
+    extractive = training_free()
+    if dataset.references("train") >= learning.FEWEST:  # in about a minute
+        own_config = load_config("extractor", (), {"data": dataset.address, "out": str(run.path / EXTRACTOR)})
+        extractive.insert(0, TrainedExtractive(learning.train(own_config, compared=False), LoadConfig()))
     systems: list[System] = [own, *(Extracted(each, settings) for each in extractive)]
     evaluation = compare_systems(systems, dataset, "valid", config, out=results_folder(run, dataset, "valid"))
     learn(run, dataset, own.seen)
@@ -142,13 +140,6 @@ def _compare(run: Run, dataset: Dataset) -> AutoResult:
     kind = "name or number" if dataset.recipe.normalize == "none" else "number"  # lower-cased text shows no names
     clusters = [f"{dataset.references(name):,} {name}" for name in ("train", "valid")]
     return AutoResult(run, evaluation, invented, words, f"{dataset.place}: {' and '.join(clusters)} clusters", kind)
-
-
-def _extractor(run: Run, dataset: Dataset) -> Iterator[TrainedExtractive]:
-    """Train an extractor inside ``run`` within about a minute, and yield it, unless the dataset is too small."""
-    if dataset.references("train") >= learning.FEWEST:
-        config = load_config("extractor", (), {"data": dataset.address, "out": str(run.path / EXTRACTOR)})
-        yield TrainedExtractive(learning.train(config, compared=False), LoadConfig())
 
 
 def summary_words(dataset: Dataset, limit: int) -> int:

@@ -43,7 +43,7 @@ class Bench(Section):
 
     def machine(self) -> Machine:
         """Measure the limits that are stated beside the rows."""
-        return measure(getattr(self, "threads", 1), ["fp32"])
+        return measure(getattr(self, "threads", 1), getattr(self, "dtypes", ["fp32"]))
 
     def row(self, *case: Any, **more: Any) -> Row:
         """Return the figures of a case from the machine and the case's arguments, measured in this process."""

@@ -1,9 +1,7 @@
 """Speed of the service: latency at rising load, its cost beside the bare summarizer, and short requests beside long."""
 
 import random
-import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,14 +13,16 @@ from typing import Annotated, Any, ClassVar
 
 import httpx
 import numpy as np
+import torch
 from pydantic import Field
 
 from raysum.bench.base import Bench, Number, Row, alone
-from raysum.bench.machine import Machine, measure
-from raysum.bench.start import prepare_run
+from raysum.bench.machine import Machine
+from raysum.bench.start import prepare_run, raysum_command
 from raysum.decode.summarizer import Summarizer
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus
+from raysum.runtime.network import listening
 from raysum.runtime.processes import cores
 
 _TIMEOUT = 300  # seconds
@@ -39,6 +39,7 @@ class ServeBench(Bench):
     """
 
     NAME: ClassVar[str] = "serve"
+    threads: ClassVar[int] = cores()
     target: str | None = Field(None, description="the run to serve; None = a small one, made for this benchmark")
     replicas: list[Number] = Field([1], min_length=1, description="processes with the model")
     clients: list[Number] = Field([1, 4, 16], min_length=1, description="clients at once")
@@ -52,9 +53,6 @@ class ServeBench(Bench):
         run = self.target or prepare_run(scratch)
         loads = [(clients, long) for long in self.long for clients in self.clients]
         return [(str(run), replicas, clients, long) for replicas in self.replicas for clients, long in loads]
-
-    def machine(self) -> Machine:
-        return measure(cores(), ["fp32"])
 
     def measured(self, _: Machine, run: str, replicas: int, clients: int, long: int) -> Row:
         """Return the figures of a load."""
@@ -77,8 +75,6 @@ class ServeBench(Bench):
 
     def bare(self, run: str, clusters: list[dict[str, Any]]) -> Row:
         """Return the rate of the summarizer without a server, in this process."""
-        import torch
-
         torch.set_num_threads(cores())
         summarizer = Summarizer.load(run, min_length=self.length, max_length=self.length)
         summarizer.summarize_many(clusters[:4])
@@ -98,14 +94,12 @@ def _clusters(count: int) -> Iterator[dict[str, Any]]:
 @contextmanager
 def _server(run: str, replicas: int, length: int) -> Iterator[str]:
     """Run `raysum serve` during the block and yield its URL. Raises UserError if it does not start."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with listening("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     options = [f"--port={port}", f"--replicas={replicas}", f"--set=min_length={length}", f"--set=max_length={length}"]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "raysum", "serve", run, *options], stdout=log, stderr=log, stdin=subprocess.DEVNULL
-        )
+        command = raysum_command("serve", run, *options)
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
             url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + _TIMEOUT
             while not _answers(url):

@@ -16,7 +16,7 @@ import psutil
 from pydantic import Field
 
 from raysum.bench.base import Bench, Row
-from raysum.bench.machine import Machine, measure
+from raysum.bench.machine import Machine
 from raysum.errors import UserError
 from raysum.examples.factbook import corpus
 from raysum.runtime.processes import cores
@@ -33,6 +33,7 @@ class StartBench(Bench):
     """A row for each command, number of workers and dashboard setting: medians of ``repeats`` starts."""
 
     NAME: ClassVar[str] = "start"
+    threads: ClassVar[int] = cores()
     commands: list[Literal["train", "tune"]] = Field(["train", "tune"], min_length=1, description="what to start")
     workers: list[Annotated[int, Field(ge=0)]] = Field(
         [2, 0], min_length=1, description="workers of the training; 0 = in the process itself"
@@ -45,9 +46,6 @@ class StartBench(Bench):
         counts = {"train": self.workers, "tune": self.workers[:1]}
         variants = ((command, workers) for command in self.commands for workers in counts[command])
         return [(scratch, *variant, dashboard) for variant, dashboard in product(variants, self.dashboard)]
-
-    def machine(self) -> Machine:
-        return measure(cores(), ["fp32"])
 
     def measured(self, _: Machine, folder: Path, command: str, workers: int, dashboard: bool) -> Row:
         """Return the figures of a case. Raises UserError if the command fails."""
@@ -71,7 +69,7 @@ def prepare_run(folder: Path, trained: bool = True, aligned: bool = False) -> Pa
     commands += [["train", "quickstart", f"out={run}", *few]] * trained
     commands += [["train", "alignment", f"run={run}", *few]] * aligned
     for command in commands:
-        done = subprocess.run(_raysum(*command), capture_output=True, text=True)
+        done = subprocess.run(raysum_command(*command), capture_output=True, text=True)
         if done.returncode:
             raise UserError(f"raysum {' '.join(command)} failed: {done.stderr[-2000:]}")
     return run
@@ -85,7 +83,7 @@ def _start(folder: Path, command: str, workers: int, dashboard: bool) -> dict[st
         "train": (["quickstart", f"train.workers={workers}", "train.log_every=1"], out / "metrics.jsonl", b"\n"),
         "tune": (["beta", f"run={folder / 'run'}", "decode.max_length=20"], log, b": rouge2 "),
     }[command]
-    line = _raysum(command, *options, f"data={folder / 'data'}", f"out={out}")
+    line = raysum_command(command, *options, f"data={folder / 'data'}", f"out={out}")
     environment = os.environ | ({} if dashboard else {NO_DASHBOARD: "1"})
     began = time.monotonic()
     with log.open("wb") as output:
@@ -122,5 +120,6 @@ def _watch(process: psutil.Popen, reached: Callable[[], bool]) -> dict[int, tupl
     return cpu
 
 
-def _raysum(*arguments: str) -> list[str]:
+def raysum_command(*arguments: str) -> list[str]:
+    """Return the command that runs raysum with ``arguments`` by the Python of this process."""
     return [sys.executable, "-m", "raysum", *arguments]

@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -12,15 +13,17 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
+from torch.profiler import ProfilerActivity, profile
 
 from raysum import systems
 from raysum.bench.base import BenchResult, Number, PresetBench, Row, Threads
 from raysum.bench.inputs import full_size
-from raysum.bench.machine import DTYPES, Costs, Machine, measure, timed
+from raysum.bench.machine import DTYPES, Costs, Machine, timed
 from raysum.config.sections import Config
 from raysum.models.batch import move
 from raysum.models.kernels.compilation import compile_layers
 from raysum.models.kernels.recomputation import recompute_layers
+from raysum.pages.charts import Chart, Line, Point, save
 from raysum.runtime.compat import check_compiler
 from raysum.runtime.placement import device
 from raysum.runtime.processes import hushed, peak_rss_mb
@@ -58,9 +61,6 @@ class TrainBench(PresetBench):
             check_compiler()
         variants = product(configs, self.dtypes, self.compiled, counts)
         return [(*preset, dtype, compiled, count) for preset, dtype, compiled, count in variants]
-
-    def machine(self) -> Machine:
-        return measure(self.threads, [*self.dtypes])
 
     def row(
         self, machine: Machine, preset: str, config: Config, dtype: str, compiled: bool, paragraphs: int | None
@@ -171,8 +171,6 @@ def training_step(
 
 def _product_share(step: Callable[[], Any]) -> float:
     """Return the share of a step's operator time in matrix products and fused attention."""
-    from torch.profiler import ProfilerActivity, profile
-
     cuda = device().type == "cuda"
     with hushed(), profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiled:
         step()
@@ -185,24 +183,14 @@ def _product_share(step: Callable[[], Any]) -> float:
 def plot_growth(rows: list[Row], file: Path) -> None:
     """Write a plot of the time and peak memory of a training step by number of paragraphs.
 
-    It has one line per preset and dtype, and logarithmic axes.
+    It has one line per preset and dtype.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import ScalarFormatter
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    panels = zip(figure.subplots(1, 2), ("ms_per_step", "peak_rss_mb"), ("ms per step", "peak memory, MB"), strict=True)
-    for axes, key, label in panels:
-        for line in dict.fromkeys((row["preset"], row["dtype"]) for row in rows):
-            points = [row for row in rows if (row["preset"], row["dtype"]) == line]
-            across = [row["paragraphs"] for row in points]
-            axes.plot(across, [row[key] for row in points], marker="o", label=" ".join(line))
-        axes.set(xscale="log", yscale="log", xlabel="paragraphs per example", ylabel=label)
-        axes.set_xticks(sorted({row["paragraphs"] for row in rows}), minor=False)
-        axes.minorticks_off()
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.grid(alpha=0.3)
-    axes.legend()
+    drawn = []
+    for key, label in {"ms_per_step": "ms per step", "peak_rss_mb": "peak memory, MB"}.items():
+        points = defaultdict[str, list[Point]](list)
+        for row in rows:
+            points[f"{row['preset']} {row['dtype']}"].append(Point(row["paragraphs"], row[key]))
+        lines = [Line(name, own, color) for color, (name, own) in enumerate(points.items())]
+        drawn.append(Chart("", lines, "paragraphs per example", label, log="xy"))
     with writing(file.absolute().parent):
-        figure.savefig(file, dpi=120)
+        save(file, "", drawn)
