@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from rich.console import Group
 
 from raysum.config.problems import did_you_mean
 from raysum.errors import UserError
@@ -20,9 +21,6 @@ from raysum.runtime.rendering import Grid
 from raysum.runtime.run_sync import sync_down
 from raysum.runtime.storage import read_json
 from raysum.systems import extractive_names, paper_baseline_names
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 SHOWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "rougeLsum", "support")  # if both systems have them
 _COMPARED = {name: figure for name, figure in FIGURES.items() if figure.below or not figure.above}
@@ -53,9 +51,7 @@ class Comparison:
         ]
         return pd.DataFrame(lines, columns=["systems", "metric", "difference", "low", "high", "p"])
 
-    def render(self) -> "Group":
-        from rich.console import Group
-
+    def render(self) -> Group:
         lines, pairs = list[list[str]](), list[str]()
         for pair, metric, *values, p in self.to_pandas().itertuples(index=False):
             figure = FIGURES[metric]

@@ -4,17 +4,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from rich.console import Group
 
 from raysum.evaluate.scorers import FIGURES, Wording, means
 from raysum.metrics.statistics import Figure, difference_of, figure_of
 from raysum.runtime.rendering import Grid, Shown
-
-if TYPE_CHECKING:
-    from rich.console import Group
-
 
 _WORDING = "% of n-grams that no source has, of 3-grams repeated, of words copied; copy density; length in %"
 
@@ -65,10 +62,8 @@ class Evaluation(Shown):
                 lines[str(system)] |= figure_of(name, Figure(name, 2), scores)
         return pd.DataFrame.from_dict(lines, orient="index").rename_axis("system")
 
-    def render(self) -> "Group":
+    def render(self) -> Group:
         """Return a table of figures with half of their 95 % intervals, a table of the wording, and notes."""
-        from rich.console import Group
-
         empty = ", ".join(
             f"{name} {figures['empty']}" for name, figures in self.systems.items() if figures.get("empty")
         )

@@ -147,7 +147,8 @@ def _set_scores(reference: str, prediction: str) -> dict[str, tuple[float, float
     two sentences have about 1,000 words.
     """
     found, wanted = ([part.split() or [""] for part in text.split(".") if part] for text in (prediction, reference))
-    (ones, twos), (true_ones, true_twos) = (_ngrams([*chain(*sentences)]) for sentences in (found, wanted))
+    words, true_words = ([*chain(*sentences)] for sentences in (found, wanted))
+    ones, twos, true_ones, true_twos = {*words}, {*pairwise(words)}, {*true_words}, {*pairwise(true_words)}
     common = set().union(*(_subsequence(true, own) for true in wanted for own in found))
     longest = _ratios(len(common), len(ones), len(true_ones))
     return {
@@ -156,10 +157,6 @@ def _set_scores(reference: str, prediction: str) -> dict[str, tuple[float, float
         "rougeL": longest,
         "rougeLsum": longest,
     }
-
-
-def _ngrams(words: Sequence[str]) -> tuple[set[str], set[tuple[str, str]]]:
-    return {*words}, {*pairwise(words)}
 
 
 def _ratios(common: int, found: int, wanted: int) -> tuple[float, float, float]:

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
+from scipy.stats import binomtest, f_oneway, ttest_rel, tukey_hsd
 
 Figures = dict[str, float | None]  # None is unknown: JSON has neither infinity nor NaN
 Compared = dict[tuple[str, str], Figures]  # of two systems
@@ -16,8 +17,6 @@ def anova(values: Mapping[str, Sequence[float]]) -> Figures:
 
     They are None if fewer than two systems have two values, or if all values are equal.
     """
-    from scipy.stats import f_oneway
-
     groups = [group for group in values.values() if len(group) > 1]
     if len(groups) < 2:
         return {"F": None, "p": None}
@@ -28,8 +27,6 @@ def anova(values: Mapping[str, Sequence[float]]) -> Figures:
 def tukey(values: Mapping[str, Sequence[float]]) -> Compared:
     """Return ``difference`` of means and ``p`` by Tukey's HSD of each two systems that have two values, for all at
     once."""
-    from scipy.stats import tukey_hsd
-
     groups = {name: group for name, group in values.items() if len(group) > 1}
     if len(groups) < 2:
         return {}
@@ -45,8 +42,6 @@ def paired_t(values: Mapping[str, Mapping[object, float]]) -> Compared:
 
     If no pair of values differs, p is 1.
     """
-    from scipy.stats import ttest_rel
-
     tests: Compared = {}
     for one, other in combinations(values, 2):
         both = [item for item in values[one] if item in values[other]]
@@ -63,8 +58,6 @@ def binomial(wins: Mapping[tuple[str, str], tuple[int, int]]) -> Compared:
 
     ``share`` of the first in percent, ``n``, and Holm's ``p``.
     """
-    from scipy.stats import binomtest
-
     tests: Compared = {}
     for pair, (won, lost) in wins.items():
         if n := won + lost:

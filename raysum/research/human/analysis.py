@@ -6,15 +6,14 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from raysum.metrics.significance import Compared, anova, binomial, krippendorff, paired_t, tukey
 from raysum.research.human.answers import MARKS, Judged, Study, write_marks
 from raysum.research.human.designs import Design
 from raysum.runtime.rendering import Grid, Shown
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,8 @@ class Judgement(Shown):
         judges = {judge: {"answered": done, "asked": asked} for judge, (done, asked) in self.judges.items()}
         return asdict(self) | counted | {"judges": judges}
 
-    def to_pandas(self) -> "pd.DataFrame":
+    def to_pandas(self) -> pd.DataFrame:
         """Return a row for each system and a column for each figure; ``pd.DataFrame(result.tests)`` has the tests."""
-        import pandas as pd
-
         return pd.DataFrame.from_dict(self.scores, orient="index").rename_axis("system")
 
     def render(self) -> Grid:
