@@ -34,7 +34,7 @@ def decode_trial(values: dict[str, Any], job: Job, decoder: Any) -> None:
     for starts in count(1):
         try:
             actor = name if starts == 1 else f"{name} (start {starts})"  # the first scorer may still have its name
-            for metrics in _saved_means(job, name) or _mean_scores(job, name, values, decoder, actor):
+            for metrics in _mean_scores(job, name, values, decoder, actor):
                 if metrics["examples"] > examples:
                     examples = metrics["examples"]
                     tune.report(metrics)
@@ -49,25 +49,23 @@ def trial_scores(job: Job, name: str, values: dict[str, Any]) -> "pd.DataFrame":
     """Return the scores of each example in the trial ``name``. If it saved none, decode and score the split now."""
     import pandas as pd
 
-    file = job.folder(name) / SCORES
-    if not file.is_file():
-        for _ in _mean_scores(job, name, values, None, name):
-            pass
-    return pd.read_parquet(file)
+    for _ in _mean_scores(job, name, values, None, name):
+        pass
+    return pd.read_parquet(job.folder(name) / SCORES)
 
 
-def _saved_means(job: Job, name: str) -> list[dict[str, Any]]:
-    """Return the mean scores of a trial that a former state of the search has ended, or an empty list."""
+def _mean_scores(job: Job, name: str, values: dict[str, Any], decoder: Any, actor: str) -> Iterator[dict[str, Any]]:
+    """Yield the mean scores so far, chunk by chunk, or only the last ones if the trial has saved its scores before.
+
+    The dashboard shows the scoring actor under the name ``actor``.
+    """
     import pandas as pd
 
     from raysum.evaluate.scorers import means
 
-    file = job.folder(name) / SCORES
-    return [means(pd.read_parquet(file), {job.space.config.metric})] if file.is_file() else []
-
-
-def _mean_scores(job: Job, name: str, values: dict[str, Any], decoder: Any, actor: str) -> Iterator[dict[str, Any]]:
-    """Yield the mean scores so far, chunk by chunk. The dashboard shows the scoring actor under the name ``actor``."""
+    if (file := job.folder(name) / SCORES).is_file():
+        yield means(pd.read_parquet(file), {job.space.config.metric})
+        return
     searched = values if decoder else {}
     options = {"num_cpus": 0, "num_gpus": job.share.gpus}
     decoder = decoder or ray.remote(Decoder).options(**options).remote(job, values)

@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
+from rich.console import Group
 
 from raysum.config.decoding import DecodeConfig
 from raysum.evaluate.scorers import HEADLINES
@@ -14,11 +17,6 @@ from raysum.runtime.rendering import Grid, Shown
 from raysum.tune.objective import COSTS, metric_figure
 from raysum.tune.schema import SpaceConfig
 from raysum.tune.spaces import BETA, WHEN, Job, label
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from rich.console import Group
-
 
 _KEYS = ("name", "config", "metrics", "seconds", "error")  # of a trial in JSON
 _SHOWN = (*HEADLINES, "rouge1", "rouge2", "rougeL", "attention_similarity", *COSTS)  # in tables
@@ -128,19 +126,15 @@ class SearchResult(Shown):
         values |= {"adopted": self.adopted.to_dict()} if self.adopted else {}
         return values | ({"then": self.then.to_dict()} if self.then else {})
 
-    def to_pandas(self) -> "DataFrame":
+    def to_pandas(self) -> pd.DataFrame:
         """Return a row for each trial, best first: name, searched keys, metrics, seconds, error."""
-        import pandas as pd
-
         lines = [
             {"trial": trial.name, **trial.config, **trial.metrics, "seconds": trial.seconds, "error": trial.error}
             for trial in self.trials
         ]
         return pd.DataFrame(lines)
 
-    def render(self) -> "Grid | Group":
-        from rich.console import Group
-
+    def render(self) -> Grid | Group:
         return Group(self._trials(), "", self.then.render()) if self.then else self._trials()
 
     def _trials(self) -> Grid:
@@ -161,14 +155,12 @@ class SearchResult(Shown):
         )
 
 
-def trial_table(space: SpaceConfig, trials: Sequence[Trial]) -> "DataFrame":
+def trial_table(space: SpaceConfig, trials: Sequence[Trial]) -> pd.DataFrame:
     """Return the texts of the metrics that any trial has, a row for each trial. That of the space has its interval."""
-    from pandas import DataFrame
-
     names = dict.fromkeys((space.metric, *_SHOWN))
     known = {name: metric_figure(name) for name in names if any(name in trial.metrics for trial in trials)}
     lines = [[cell(t.metrics, name, each, name == space.metric) for name, each in known.items()] for t in trials]
-    return DataFrame(lines, [label(trial.config) for trial in trials], [each.label for each in known.values()])
+    return pd.DataFrame(lines, [label(trial.config) for trial in trials], [each.label for each in known.values()])
 
 
 def ranked(space: SpaceConfig, trials: Sequence[Trial]) -> list[Trial]:
