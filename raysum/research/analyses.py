@@ -130,13 +130,12 @@ def compression(
     opened, dataset = Run.resolve(run), Dataset.open(data)
     check_readable(opened, dataset)
     summarizer = Summarizer.of(opened.path, LoadConfig(decode=decode))
-    kept = {"keep 0": None, **{f"keep {most}": most for most in keep}}
-    settings = {name: summarizer.choose({"keep_paragraphs": most}) for name, most in kept.items()}
-    systems = [Trained(name, summarizer, chosen) for name, chosen in settings.items()]
+    settings = {most: summarizer.choose({"keep_paragraphs": most}) for most in (None, *keep)}
+    systems = [Trained(str(most or 0), summarizer, chosen) for most, chosen in settings.items()]
     chosen_split = dataset.split(split)
     config = EvaluateConfig(data=dataset.address, split=chosen_split, protocol=protocol, limit=limit, scorers=["rouge"])
     result = compare_systems(systems, dataset, chosen_split, config)
-    scores = {int(str(name).split()[1]): part for name, part in result.scores.groupby("system", sort=False)}
+    scores = {int(str(name)): part for name, part in result.scores.groupby("system", sort=False)}
     lines = []
     for most, metric, part in product(scores, METRICS, PARTS):
         name, ends = metric + PARTS[part], ("", "_low", "_high")

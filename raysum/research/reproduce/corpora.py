@@ -29,7 +29,6 @@ _RECIPES: dict[str, dict[str, Any]] = {
 }
 _PIECES, _PARAGRAPH_TOKENS = 2000, 40  # of the size small, as in the quickstart
 _WORD_PIECES = 4000  # about twice the sentence pieces of the size small, because pieces with and without ## differ
-_MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _OPEN_CLUSTERS = 4000  # of the factbook, which are the open domain if none is given
 DEFAULT_OPEN = (
     "The open domain is raysum's own samples and a factbook of other invented names, as no open=RAW was given; where "
@@ -38,7 +37,6 @@ DEFAULT_OPEN = (
 
 
 def prepare_dataset(place: Workspace, name: str) -> None:
-    """Prepare the dataset ``name``."""
     small = place.config.size == "small"
     settings = ({"paragraph_tokens": _PARAGRAPH_TOKENS} if small else {}) | _RECIPES[name]
     if name == "bert":
@@ -69,14 +67,14 @@ def _word_pieces(place: Workspace) -> Path:
         return Path(place.config.bert)
     folder = place.out / "bert"
     if not (file := folder / "tokenizer.json").is_file():
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+        from tokenizers import BertWordPieceTokenizer
 
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(vocab_size=_WORD_PIECES, special_tokens=_MARKS, show_progress=False)
+        tokenizer = BertWordPieceTokenizer()
         rows = Dataset.open(place.data(BASE)).read("train", ["text"])
-        tokenizer.train_from_iterator((text for row in rows for text in row["text"]), trainer)
+        texts = (text for row in rows for text in row["text"])
+        tokenizer.train_from_iterator(
+            texts, vocab_size=_WORD_PIECES, min_frequency=0, limit_alphabet=_WORD_PIECES, show_progress=False
+        )
         folder.mkdir(exist_ok=True)
         tokenizer.save(str(file))
     return folder

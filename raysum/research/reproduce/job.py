@@ -57,12 +57,11 @@ def reproduce(tables: str, data: str | Path, out: str | Path, **settings: Any) -
         find_sources([place.config.open])
     check_splits(place, sources)
     size = sum(source.size for source in sources)
-    with folder_lock(place.out, place.out / LOCK):
+    with folder_lock(place.out, place.out / LOCK), writing(place.out):
         place.claim(size)
-        with writing(place.out):
-            steps = {step.name: step for step in _steps(place, asked, size) if not step.done.exists()}
-            _run(place, [*steps.values()])
-            made = [_made(place, table) for table in asked]
+        steps = {step.name: step for step in _steps(place, asked, size) if not step.done.exists()}
+        _run(place, [*steps.values()])
+        made = [_made(place, table) for table in asked]
     return Reproduction(str(place.out), time.monotonic() - began, made)
 
 

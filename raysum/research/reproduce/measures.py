@@ -6,8 +6,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from raysum.bench.efficiency import EfficiencyBench
 from raysum.errors import UserError
 from raysum.metrics.rouge import PROTOCOLS
+from raysum.research.analyses import METRICS, PARTS, compression, plot_ranks, ranks, recall
 from raysum.research.human.analysis import human_analyze
 from raysum.research.human.answers import MARKS, UnansweredStudy
 from raysum.research.human.sheets import SHEETS, human_sheets
@@ -74,10 +76,8 @@ def _of_evaluations(place: Workspace, table: PaperTable) -> Cells:
 
 def _recall(place: Workspace, table: PaperTable) -> Cells:
     """HT Table 1; L is scaled as all counts of paragraphs are."""
-    from raysum.research.analyses import recall
-
     counts = [int(column.removeprefix("L = ")) for column in table.columns]
-    best = [*map(place.scale.paragraph_count, counts)]
+    best = [place.scale.length("max_paragraphs", count) for count in counts]
     pool = "many" if place.config.size == "paper" else BASE
     frame = recall(place.data(pool), place.run(RANKER).path, "test", tuple(dict.fromkeys(best)), place.config.limit)
     lines = {(line["order"], line["best"]): line for line in frame.to_dict("records")}
@@ -90,12 +90,10 @@ def _recall(place: Workspace, table: PaperTable) -> Cells:
 
 def _compression(place: Workspace, table: PaperTable) -> Cells:
     """PHT Table 6: figures of all paragraphs, differences to them of fewer."""
-    from raysum.research.analyses import METRICS, PARTS, compression
-
     system = systems()[str(table.system)]
     counts = {row.name: int(row.system) for row in table.rows}
     whole, scale = max(counts.values()), place.scale
-    kept = {name: scale.paragraph_count(count) for name, count in counts.items() if count < whole}
+    kept = {name: scale.length("max_paragraphs", count) for name, count in counts.items() if count < whole}
     frame = compression(
         place.run(system.run).path,
         place.data(systems()[system.run].data),
@@ -116,8 +114,6 @@ def _compression(place: Workspace, table: PaperTable) -> Cells:
 
 def _ranks(place: Workspace, table: PaperTable) -> Cells:
     """PHT Figure 2: the plot, and the quartiles of the first ranks."""
-    from raysum.research.analyses import plot_ranks, ranks
-
     name = str(table.system)
     limit = 100 * place.config.limit  # rows that are read, not written: 10,000 as in the paper
     frame = ranks(place.run(name).path, place.data(systems()[name].data), table.split, limit)
@@ -131,8 +127,6 @@ def _ranks(place: Workspace, table: PaperTable) -> Cells:
 
 def _efficiency(place: Workspace, table: PaperTable) -> Cells:
     """VHT Table 4, PHT Table 5: of fresh weights, as they take the same time and memory; the papers' sizes always."""
-    from raysum.bench.efficiency import EfficiencyBench
-
     read, memory = _EFFICIENT[place.config.size]
     memory = place.config.memory or memory
     bench = EfficiencyBench(

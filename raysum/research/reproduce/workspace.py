@@ -14,7 +14,7 @@ from raysum.errors import UserError
 from raysum.research.reproduce.tables import BASE, ReproduceConfig, System
 from raysum.runs.folder import Run
 from raysum.runtime.extras import has
-from raysum.runtime.storage import check_vacant, read_json, write_json, writing
+from raysum.runtime.storage import check_vacant, read_json, write_json
 
 _SETTINGS = "settings.json"
 _PATHS = ("data", "open", "bert")
@@ -46,9 +46,6 @@ class Scale:
         """Return the length called ``name``, which is ``paper`` in a paper."""
         return max(1, round(paper * getattr(self, _LENGTHS[name]))) if name in _LENGTHS else paper
 
-    def paragraph_count(self, paper: int) -> int:
-        return self.length("max_paragraphs", paper)
-
     def scaled(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.length(name, value) if isinstance(value, int) else value for name, value in values.items()}
 
@@ -56,7 +53,7 @@ class Scale:
         if self.target is None:
             return "the papers' sizes and lengths"
         examples = ", ".join(f"{size} are {self.length('max_tokens', size)}" for size in (600, 800, 1200, 1600, 3000))
-        paragraphs = ", ".join(f"{count} are {self.paragraph_count(count)}" for count in (24, 30, 40))
+        paragraphs = ", ".join(f"{count} are {self.length('max_paragraphs', count)}" for count in (24, 30, 40))
         return (
             f"the papers' layers, of width {load_config('quickstart').model.width}; lengths scaled to the data: of "
             f"tokens {examples}; of paragraphs {paragraphs}; layer norm, tied output, dropout and training as in the "
@@ -82,8 +79,7 @@ class Workspace:
         wanted |= {"bytes": size}
         if not (self.out / _SETTINGS).is_file():
             check_vacant(self.out)
-            with writing(self.out):
-                write_json(self.out / _SETTINGS, wanted)
+            write_json(self.out / _SETTINGS, wanted)
         known: dict[str, Any] = read_json(self.out / _SETTINGS)
         for name in wanted:
             if known.get(name) != wanted[name]:
