@@ -139,16 +139,13 @@ def terms(
     probabilities, needed if ``settings.extractive`` > 0. ``beta`` replaces that of the settings: a number, or one for
     each example [B].
     """
-    mask, mean, final = (
-        memory.paragraph_mask,
-        settings.alignment_reduction == "mean",
-        settings.alignment_when == "final",
-    )
+    mask, mean = memory.paragraph_mask, settings.alignment_reduction == "mean"
     chosen: list[Term] = []
     for weight, hat in ((settings.beta if beta is None else beta, predicted), (settings.extractive, extracted)):
         if torch.as_tensor(weight).any():
             assert hat is not None, "alignment needs predicted attention, or extractive probabilities"
-            chosen.append(Term(partial(attention_alignment, predicted=hat, mask=mask, beta=weight, mean=mean), final))
+            alignment = partial(attention_alignment, predicted=hat, mask=mask, beta=weight, mean=mean)
+            chosen.append(Term(alignment, settings.alignment_when == "final"))
     if gamma := settings.structural_coverage:
         chosen.append(Term(partial(structural_coverage, gamma=gamma), settings.structural_when == "final"))
     if weight := settings.gnmt_coverage:

@@ -117,9 +117,7 @@ class Signs:
     def _letter(self, context: int, kind: str) -> int:
         if kind in "AD" or context in (INSIDE, NAMED, NUMBERED, CLOSED):
             return INSIDE
-        if (
-            context == NUMBER_JOINT and self.mode == "numbers"
-        ):  # the word may have a capital, which is no kind of its own
+        if context == NUMBER_JOINT and self.mode == "numbers":  # a capital of the word would be no kind of its own
             return INSIDE
         if context in (NUMBER_SPACE, NUMBER_JOINT) and kind in "up":
             return _SINGLE if kind == "p" else INSIDE
