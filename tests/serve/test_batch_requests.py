@@ -343,7 +343,7 @@ def test_a_batch_waits_while_the_keys_cannot_be_read(tmp_path: Path, monkeypatch
     run(tmp_path / "batches", echo, use, str(file))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_service_that_is_killed_answers_its_batch_after_a_restart(tmp_path: Path):
     model, options = write_run(tmp_path), ("--batches", str(tmp_path / "batches"))

@@ -206,7 +206,7 @@ def test_without_tokens_only_this_machine_is_served(run: Path):
     assert "RAY_AUTH_MODE=token" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_port_that_another_takes_while_ray_starts_is_one_message_and_exit_2():
     with serving("lead") as server:
         while not server.processes("raylet"):
@@ -289,6 +289,7 @@ def test_stopped_under_load_it_waits_for_no_long_request_and_leaves_nothing(serv
     socket.create_server(("127.0.0.1", server.port)).close()
 
 
+@pytest.mark.long
 def test_stopped_while_it_starts_it_leaves_nothing(run: Path):
     with serving(run) as server:
         while not server.processes("raylet"):

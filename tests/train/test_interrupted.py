@@ -81,6 +81,7 @@ def test_a_training_is_stopped_and_keeps_its_checkpoint(folder, workers, by):
         assert run.latest().step == line["step"]
 
 
+@pytest.mark.long
 def test_a_training_ends_with_its_terminal(folder):
     run, (ours, terminal) = Run(folder / "run"), os.openpty()
 
@@ -155,6 +156,7 @@ def refused(command: Command, run: Run) -> None:
     check_whole(run)
 
 
+@pytest.mark.long
 def test_no_file_can_grow_any_more_while_a_checkpoint_is_saved(folder):
     """The limit of the size of files stands for a full disk, which only root can make."""
     run, command = Run(folder / "run"), start(folder, training(0))

@@ -426,6 +426,7 @@ def test_a_trial_that_falls_behind_goes_on_from_the_weights_of_the_other(tmp_pat
     assert not list((tmp_path / "search" / "tune").rglob("*.safetensors"))  # weights are in the runs alone
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_pb2_selects_new_rates_within_their_range(tmp_path, data, ray_session):
     space = tiny_space(
