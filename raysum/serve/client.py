@@ -5,10 +5,11 @@ import base64
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx
 
@@ -24,13 +25,28 @@ class NoServerError(UserError):
 
 
 class NoAnswerError(NoServerError):
-    """The connection fails, so another attempt may succeed."""
+    """Another attempt may succeed, after the ``pause`` in seconds that the server asks for, if any."""
+
+    def __init__(self, message: str, pause: float | None = None):
+        super().__init__(message)
+        self.pause = pause
 
 
-class _Connection:
-    """The address of a server, its key, and the meaning of its answers."""
+_Event = tuple[str, dict[str, Any]]
+_Answer = TypeVar("_Answer")  # the object in an answer, or a coroutine that returns it
+_Stream = TypeVar("_Stream")  # an iterator over events, or one for asyncio
+
+
+class _Connection(Generic[_Answer, _Stream]):
+    """The address of a server, its key, the requests, and the meaning of answers.
+
+    ``_ask`` sends a request by its method and path, and ``_streamed`` one for a stream. A function returns its content
+    as arguments of httpx.
+    """
 
     _HTTP: type[httpx.Client] | type[httpx.AsyncClient]
+    _ask: Callable[..., _Answer]
+    _streamed: Callable[..., _Stream]
 
     def __init__(
         self, address: str = "http://127.0.0.1:8000", timeout: float = 300.0, retries: int = 5, key: str | None = None
@@ -42,6 +58,55 @@ class _Connection:
             raise UserError("the key has characters that no key has; set RAYSUM_KEY or key= to one")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http: Any = self._HTTP(timeout=timeout, headers=headers)
+
+    def summarize(
+        self,
+        title: str = "",
+        documents: Sequence[str | dict[str, str] | Path] = (),
+        id: str | None = None,
+        **options: Any,
+    ) -> _Answer:
+        """The summary of a cluster as an object with ``id``, ``summary``, ``sentences`` and ``attention``.
+
+        A document is a text, an object with ``source`` and ``text``, or the path of a file of any supported kind, which
+        is uploaded. ``options`` are decoding settings of this request (``num_beams=8``), the parts of its ``outline``,
+        and the ``model`` of a service with several. Raises UserError where a file cannot be read, nothing answers, or
+        the server refuses the request.
+        """
+        return self._ask("POST", "/v1/summarize", partial(_body, title, documents, id, options))
+
+    def stream(
+        self,
+        title: str = "",
+        documents: Sequence[str | dict[str, str] | Path] = (),
+        id: str | None = None,
+        **options: Any,
+    ) -> _Stream:
+        """Yield the names and values of the events of a summary, the last of which is ``("result", summary)``.
+
+        >>> for event, values in Client().stream("Florence", ["text of a document", "text of another"]):
+        ...     print(event, values)
+
+        The events are ``queued``, ``reading``, ``prefix`` and ``sentence``, see the route /v1/summarize/stream. Nothing
+        is retried. Raises UserError if nothing answers, or if the server refuses the request or fails.
+        """
+        return self._streamed(partial(_body, title, documents, id, options))
+
+    def health(self) -> _Answer:
+        """The server's ``status``, ``run`` and ``step``."""
+        return self._ask("GET", "/healthz")
+
+    def start_batch(self, requests: Mapping[str, Mapping[str, Any]]) -> _Answer:
+        """Send requests (bodies of /v1/summarize) by their ids, and return the batch with its ``id``."""
+        return self._ask("POST", "/v1/batches", partial(_lines, requests))
+
+    def batch(self, id: str) -> _Answer:
+        """The ``status`` of a batch, and its ``request_counts``: total, completed and failed."""
+        return self._ask("GET", f"/v1/batches/{id}")
+
+    def cancel_batch(self, id: str) -> _Answer:
+        """End a batch and return it. Its results so far stay."""
+        return self._ask("POST", f"/v1/batches/{id}/cancel")
 
     def foreign(self) -> NoServerError:
         """Return the error that another program answers."""
@@ -66,18 +131,20 @@ class _Connection:
             raise self.foreign()
         return found
 
-    def _retried(self, answer: httpx.Response, attempt: int) -> tuple[str, float]:
-        """Return the problem of an answer and the seconds before the next attempt, or "" for a good answer.
-
-        Raises UserError if another attempt would have the same answer.
-        """
+    def _found(self, answer: httpx.Response) -> dict[str, Any]:
+        """Return the object in an answer. Raises NoAnswerError if another attempt may succeed, otherwise UserError."""
         if answer.status_code == 200:
-            return "", 0.0
+            return self._object(answer.content)
         if answer.status_code not in _RETRIED:
             raise UserError(self._problem(answer))
-        wait = answer.headers.get("Retry-After", "")
-        pause = min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else _FIRST_PAUSE * 2**attempt  # it may be a date
-        return self._problem(answer), pause
+        wait = answer.headers.get("Retry-After", "")  # it may be a date
+        raise NoAnswerError(self._problem(answer), min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else None)
+
+    def _pause(self, error: NoAnswerError, attempt: int) -> float:
+        """Return the seconds between this attempt, from 0, and the next. Raises UserError after the last attempt."""
+        if attempt >= self.retries:
+            raise UserError(str(error)) from None
+        return _FIRST_PAUSE * 2**attempt if error.pause is None else error.pause
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -91,7 +158,7 @@ class _Connection:
             raise NoAnswerError(f"nothing answers at {self.address} ({reason}); is `raysum serve` running?") from None
 
 
-class Client(_Connection):
+class Client(_Connection[dict[str, Any], Iterator[_Event]]):
     """Requests summaries from the server at ``address`` and retries failed requests.
 
     ``timeout`` is the limit of one attempt in seconds, ``retries`` the number of attempts after the first. The pauses
@@ -112,57 +179,15 @@ class Client(_Connection):
     def close(self) -> None:
         self._http.close()
 
-    def summarize(
-        self,
-        title: str = "",
-        documents: Sequence[str | dict[str, str] | Path] = (),
-        id: str | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
-        """The summary of a cluster as an object with ``id``, ``summary``, ``sentences`` and ``attention``.
-
-        A document is a text, an object with ``source`` and ``text``, or the path of a file of any supported kind, which
-        is uploaded. ``options`` are decoding settings of this request (``num_beams=8``), the parts of its ``outline``,
-        and the ``model`` of a service with several. Raises UserError where a file cannot be read, nothing answers, or
-        the server refuses the request.
-        """
-        return self._ask("POST", "/v1/summarize", _body(title, documents, id, options))
-
-    def stream(
-        self,
-        title: str = "",
-        documents: Sequence[str | dict[str, str] | Path] = (),
-        id: str | None = None,
-        **options: Any,
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the names and values of the events of a summary, the last of which is ``("result", summary)``.
-
-        >>> for event, values in Client().stream("Florence", ["text of a document", "text of another"]):
-        ...     print(event, values)
-
-        The events are ``queued``, ``reading``, ``prefix`` and ``sentence``, see the route /v1/summarize/stream. Nothing
-        is retried. Raises UserError if nothing answers, or if the server refuses the request or fails.
-        """
-        events, body = _Events(self.address, self.foreign()), _body(title, documents, id, options)
-        with self._errors(), self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
+    def _streamed(self, content: Callable[[], dict[str, Any]]) -> Iterator[_Event]:
+        events, arguments = _Events(self.address, self.foreign()), content()
+        with self._errors(), self._http.stream("POST", f"{self.address}/v1/summarize/stream", **arguments) as answer:
             if answer.status_code != 200:
                 answer.read()
                 raise UserError(self._problem(answer))
             for line in answer.iter_lines():
                 yield from events.of(line)
         events.check_end()
-
-    def health(self) -> dict[str, Any]:
-        """The server's ``status``, ``run`` and ``step``."""
-        return self._ask("GET", "/healthz")
-
-    def start_batch(self, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Send requests (bodies of /v1/summarize) by their ids, and return the batch with its ``id``."""
-        return self._ask("POST", "/v1/batches", content=_lines(requests))
-
-    def batch(self, id: str) -> dict[str, Any]:
-        """The ``status`` of a batch, and its ``request_counts``: total, completed and failed."""
-        return self._ask("GET", f"/v1/batches/{id}")
 
     def batch_results(self, id: str, wait: bool = True) -> Iterator[dict[str, Any]]:
         """Yield the results of a batch when it ends, each with ``custom_id`` and ``response`` (a summary) or ``error``.
@@ -178,30 +203,20 @@ class Client(_Connection):
             for line in answer.iter_lines():
                 yield self._object(line)
 
-    def cancel_batch(self, id: str) -> dict[str, Any]:
-        """End a batch and return it. Its results so far stay."""
-        return self._ask("POST", f"/v1/batches/{id}/cancel")
-
-    def _ask(
-        self, method: str, path: str, body: dict[str, Any] | None = None, content: bytes | None = None
-    ) -> dict[str, Any]:
-        problem = ""
-        for attempt in range(self.retries + 1):
+    def _ask(self, method: str, path: str, content: Callable[[], dict[str, Any]] = dict) -> dict[str, Any]:
+        arguments, attempt = content(), 0
+        while True:
             try:
                 with self._errors():
-                    answer = self._http.request(method, self.address + path, json=body, content=content)
-                problem, pause = self._retried(answer, attempt)
-                if not problem:
-                    return self._object(answer.content)
+                    return self._found(self._http.request(method, self.address + path, **arguments))
             except NoAnswerError as error:
-                problem, pause = str(error), _FIRST_PAUSE * 2**attempt
-            if attempt < self.retries:
-                time.sleep(pause)
-        raise UserError(problem)
+                pause = self._pause(error, attempt)
+            time.sleep(pause)
+            attempt += 1
 
 
-class AsyncClient(_Connection):
-    """:class:`Client` for asyncio: the same arguments and methods, which are awaited.
+class AsyncClient(_Connection[Coroutine[Any, Any, dict[str, Any]], AsyncIterator[_Event]]):
+    """:class:`Client` for asyncio: the same arguments and methods, which are awaited; iterators need ``async for``.
 
     >>> async with AsyncClient("http://127.0.0.1:8000") as client:
     ...     await asyncio.gather(*(client.summarize(title, documents) for title, documents in clusters))
@@ -218,27 +233,10 @@ class AsyncClient(_Connection):
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def summarize(
-        self,
-        title: str = "",
-        documents: Sequence[str | dict[str, str] | Path] = (),
-        id: str | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
-        """As :meth:`Client.summarize`."""
-        return await self._ask("POST", "/v1/summarize", _body(title, documents, id, options))
-
-    async def stream(
-        self,
-        title: str = "",
-        documents: Sequence[str | dict[str, str] | Path] = (),
-        id: str | None = None,
-        **options: Any,
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """As :meth:`Client.stream`: ``async for event, values in client.stream(...)``."""
-        events, body = _Events(self.address, self.foreign()), _body(title, documents, id, options)
+    async def _streamed(self, content: Callable[[], dict[str, Any]]) -> AsyncIterator[_Event]:
+        events, arguments = _Events(self.address, self.foreign()), content()
         with self._errors():
-            async with self._http.stream("POST", f"{self.address}/v1/summarize/stream", json=body) as answer:
+            async with self._http.stream("POST", f"{self.address}/v1/summarize/stream", **arguments) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise UserError(self._problem(answer))
@@ -246,18 +244,6 @@ class AsyncClient(_Connection):
                     for event in events.of(line):
                         yield event
         events.check_end()
-
-    async def health(self) -> dict[str, Any]:
-        """As :meth:`Client.health`."""
-        return await self._ask("GET", "/healthz")
-
-    async def start_batch(self, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """As :meth:`Client.start_batch`."""
-        return await self._ask("POST", "/v1/batches", content=_lines(requests))
-
-    async def batch(self, id: str) -> dict[str, Any]:
-        """As :meth:`Client.batch`."""
-        return await self._ask("GET", f"/v1/batches/{id}")
 
     async def batch_results(self, id: str, wait: bool = True) -> AsyncIterator[dict[str, Any]]:
         """As :meth:`Client.batch_results`."""
@@ -271,26 +257,16 @@ class AsyncClient(_Connection):
                 async for line in answer.aiter_lines():
                     yield self._object(line)
 
-    async def cancel_batch(self, id: str) -> dict[str, Any]:
-        """As :meth:`Client.cancel_batch`."""
-        return await self._ask("POST", f"/v1/batches/{id}/cancel")
-
-    async def _ask(
-        self, method: str, path: str, body: dict[str, Any] | None = None, content: bytes | None = None
-    ) -> dict[str, Any]:
-        problem = ""
-        for attempt in range(self.retries + 1):
+    async def _ask(self, method: str, path: str, content: Callable[[], dict[str, Any]] = dict) -> dict[str, Any]:
+        arguments, attempt = content(), 0
+        while True:
             try:
                 with self._errors():
-                    answer = await self._http.request(method, self.address + path, json=body, content=content)
-                problem, pause = self._retried(answer, attempt)
-                if not problem:
-                    return self._object(answer.content)
+                    return self._found(await self._http.request(method, self.address + path, **arguments))
             except NoAnswerError as error:
-                problem, pause = str(error), _FIRST_PAUSE * 2**attempt
-            if attempt < self.retries:
-                await asyncio.sleep(pause)
-        raise UserError(problem)
+                pause = self._pause(error, attempt)
+            await asyncio.sleep(pause)
+            attempt += 1
 
 
 class _Events:
@@ -299,7 +275,7 @@ class _Events:
     def __init__(self, address: str, foreign: UserError):
         self._address, self._foreign, self._event = address, foreign, ""
 
-    def of(self, line: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def of(self, line: str) -> Iterator[_Event]:
         """Yield the event that a line completes, if it does. Raises UserError for an event ``error``."""
         name, _, value = line.partition(": ")
         if name == "event":
@@ -322,18 +298,19 @@ class _Events:
             raise UserError(f"the stream of {self._address} ended before its result; ask again")
 
 
-def _lines(requests: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return the body of a batch."""
+def _lines(requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the content of a request for a batch, as an argument of httpx."""
     lines = (json.dumps({"custom_id": custom_id, "body": body}) for custom_id, body in requests.items())
-    return "".join(f"{line}\n" for line in lines).encode()
+    return {"content": "".join(f"{line}\n" for line in lines).encode()}
 
 
 def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a request for a summary, as an argument of httpx."""
     if isinstance(documents, str | bytes | Path):
         raise UserError("documents is not a list: put one document into brackets, [document]")
     others = {"id": id, **{name: options.pop(name, None) for name in ("outline", "model")}}
     body = {"title": title, "documents": [*map(_document, documents)], "options": options}
-    return body | {name: value for name, value in others.items() if value not in (None, [])}
+    return {"json": body | {name: value for name, value in others.items() if value not in (None, [])}}
 
 
 def _document(document: Any) -> Any:
