@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -17,7 +17,6 @@ from raysum.errors import UserError
 from raysum.runtime.progress import say
 from raysum.runtime.storage import check_here, check_writable
 from raysum.serve.config import ServeConfig
-from raysum.serve.events import Event, Service
 from raysum.serve.guard import LOCAL, extent, problem
 from raysum.serve.keys import Key, KeyFile
 from raysum.serve.reports import report_problem
@@ -188,8 +187,7 @@ def paid(cluster: Mapping[str, Any]) -> Iterator[dict[str, int]]:
     if caller is None:
         yield usage
         return
-    texts = (text["text"] if isinstance(text, Mapping) else text for text in cluster["documents"])
-    estimate = math.ceil(extent(texts)["characters"] / _CHARACTERS)
+    estimate = math.ceil(extent(cluster["documents"])["characters"] / _CHARACTERS)
     if wait := caller.tokens.take(estimate):
         raise _too_many(caller, f"{caller.key.tokens_per_minute} tokens", wait)
     try:
@@ -198,28 +196,6 @@ def paid(cluster: Mapping[str, Any]) -> Iterator[dict[str, int]]:
         caller.tokens.spend(-estimate)
         raise
     caller.tokens.spend(usage.get("source_tokens", estimate) - estimate)
-
-
-class Charged:
-    """A service that charges the keys of its requests, whatever their route."""
-
-    def __init__(self, service: Service):
-        self._service = service
-
-    async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-        with paid(cluster) as usage:
-            answer = await self._service.summarize(cluster, settings)
-            usage |= answer.get("usage") or {}
-            return answer
-
-    async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]:
-        with paid(cluster) as usage:
-            async for event in self._service.stream(cluster, settings):
-                if event["event"] == "error":
-                    usage["source_tokens"] = 0
-                elif event["event"] == "result":
-                    usage |= event["data"].get("usage") or {}
-                yield event
 
 
 def act_as(name: str, callers: Callers | None) -> None:

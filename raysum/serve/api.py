@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 import raysum
 from raysum.errors import UserError
-from raysum.serve.access import Callers, Charged, KeyRequired, act_as
+from raysum.serve.access import Callers, KeyRequired, act_as
 from raysum.serve.batch_routes import Batches, Runner, add_batches, refuse_batches, running
 from raysum.serve.config import Limits
 from raysum.serve.dialect_routes import REQUESTS, add_dialects
@@ -30,7 +30,7 @@ from raysum.serve.guard import (
     model_named,
     problem,
 )
-from raysum.serve.metrics import Counted, Measured, Metrics, add_metrics_route
+from raysum.serve.metrics import Accounted, Measured, Metrics, add_metrics_route
 from raysum.serve.openapi import add_examples
 from raysum.serve.request_log import request_log
 from raysum.serve.schema import Document, Health, Problem, Strict, SummarizeRequest, SummaryAnswer, unknown
@@ -73,7 +73,7 @@ def build_api(
     keys that admit requests, ``log`` the file that lists them.
     """
     metrics = Metrics()
-    models = {name: Charged(Counted(model, metrics)) for name, model in models.items()}
+    models = {name: Accounted(model, metrics) for name, model in models.items()}
     callers = Callers(keys) if keys else None
 
     async def asked(request: SummarizeRequest) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -61,8 +61,6 @@ def model_named(models: Mapping[str, T], name: str | None) -> T:
 
 
 class _Around:
-    """An ASGI middleware."""
-
     def __init__(self, app: ASGIApp):
         self.app = app
 
@@ -221,8 +219,7 @@ def _read(body: bytes, limits: Limits) -> Any:
 def check_documents(documents: list[Any], limits: Limits) -> None:
     """Raises HTTPException 413 if ``documents``, each a text or an object with one, exceed the limits."""
     _check("documents", len(documents), limits.max_documents)
-    texts = (document.get("text") if isinstance(document, dict) else document for document in documents)
-    for what, found in extent(text for text in texts if isinstance(text, str)).items():
+    for what, found in extent(documents).items():
         _check(what, found, getattr(limits, f"max_{what}"))
 
 
@@ -234,9 +231,10 @@ def _around(body: bytes, most: int) -> int:
     return sum(map(len, bare.split(b'"')[::2]))
 
 
-def extent(texts: Iterable[str]) -> dict[str, int]:
-    """Return the number of characters and lines by the names in :class:`Limits`."""
-    texts = list(texts)
+def extent(documents: Iterable[Any]) -> dict[str, int]:
+    """Return the characters and lines of ``documents``, texts or objects with one, by the names in :class:`Limits`."""
+    found = (document.get("text") if isinstance(document, Mapping) else document for document in documents)
+    texts = [text for text in found if isinstance(text, str)]
     lines = sum(1 + max(text.count("\n"), text.count("\r")) for text in texts)
     return {"characters": sum(map(len, texts)), "paragraphs": lines}
 

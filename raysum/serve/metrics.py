@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from raysum.serve.access import caller_name
+from raysum.serve.access import caller_name, paid
 from raysum.serve.events import Event, Service
 from raysum.serve.request_log import WriteLine
 
@@ -65,23 +65,27 @@ class Metrics:
         return min(self._active, sum(waiting for _, waiting in self._waiting.values()))
 
 
-class Counted:
-    """A service that counts its requests and their tokens, whatever their route."""
+class Accounted:
+    """A service that counts its requests and their tokens, and charges the keys for them, whatever their route."""
 
     def __init__(self, service: Service, metrics: Metrics):
         self._service, self._metrics = service, metrics
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-        with self._metrics.active():
+        with paid(cluster) as usage, self._metrics.active():
             answer = await self._service.summarize(cluster, settings)
             self._metrics.count(answer)
+            usage |= answer.get("usage") or {}
             return answer
 
     async def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]:
-        with self._metrics.active():
+        with paid(cluster) as usage, self._metrics.active():
             async for event in self._service.stream(cluster, settings):
-                if event["event"] == "result":
+                if event["event"] == "error":
+                    usage["source_tokens"] = 0
+                elif event["event"] == "result":
                     self._metrics.count(event["data"])
+                    usage |= event["data"].get("usage") or {}
                 yield event
 
 
