@@ -139,11 +139,13 @@ class ChecksumFile:
             self._error = error
 
 
-def write_tensors(tensors: Mapping[str, "Tensor"], path: Path) -> dict[str, int]:
+def write_tensors(
+    tensors: Mapping[str, "Tensor"], path: Path, metadata: Mapping[str, str] | None = None
+) -> dict[str, int]:
     """Write a safetensors file, and return its checksum. Tensors with larger elements come first."""
     import torch
 
-    header, end = dict[str, Any](), 0
+    header, end = dict[str, Any]({"__metadata__": metadata} if metadata else {}), 0
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
     for name, tensor in ordered:
         begin, end = end, end + tensor.numel() * tensor.itemsize

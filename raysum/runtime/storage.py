@@ -12,13 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime.lock import LOCK, folder_lock
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _TRUST = "RAYSUM_TRUST_OTHERS"  # environment variable; 1 allows unpickling files of other users
 _URL = re.compile(r"(?<![^/])[a-z][a-z0-9+.-]+:/.*")  # with one slash, as pathlib writes it
@@ -283,13 +280,3 @@ def load_tensors(path: Path, framework: str = "pt") -> dict[str, Any]:
     """Return all tensors of a safetensors file, as torch or numpy arrays. Raises UserError if it is damaged."""
     with open_tensors(path, framework) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-
-
-def save_tensors(tensors: "dict[str, Tensor]", path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file with ``metadata`` and the user's default permissions; the library's are owner-only."""
-    from safetensors.torch import save_file
-
-    path.touch()
-    mode = path.stat().st_mode
-    save_file(tensors, path, metadata)
-    path.chmod(mode)

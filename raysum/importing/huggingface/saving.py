@@ -12,7 +12,7 @@ from raysum.importing.huggingface.folder import HEAD, SHARED, SOURCE, TARGET
 from raysum.importing.huggingface.loading import KINDS, layer_counts, parts_of
 from raysum.importing.mapping import name_pairs
 from raysum.models.family.spec import Backbone, FamilySpec
-from raysum.runtime.storage import save_tensors
+from raysum.runtime.checksums import write_tensors
 from raysum.tokenizers.sentence_piece import Vocabulary
 from raysum.tokenizers.tokenizer import Tokenizer
 
@@ -37,10 +37,8 @@ def save(folder: Path, spec: FamilySpec, weights: dict[str, Tensor]) -> None:
             tensors[theirs] = part[None] if theirs == "final_logits_bias" else part
     for theirs in _unshared(spec, config):
         tensors.setdefault(theirs, weights["embedding.weight"])
-    contiguous = {
-        name if name in _OUTSIDE else kind.prefix + name: part.contiguous().clone() for name, part in tensors.items()
-    }
-    save_tensors(contiguous, folder / "model.safetensors", {"format": "pt"})
+    named = {name if name in _OUTSIDE else kind.prefix + name: part for name, part in tensors.items()}
+    write_tensors(named, folder / "model.safetensors", {"format": "pt"})
     _write(folder / "config.json", config)
 
 
