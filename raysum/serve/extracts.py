@@ -9,7 +9,6 @@ from raysum.extract.summarizer import Extractor, summarizer_of
 from raysum.serve.config import ModelConfig
 from raysum.serve.events import Event, asked_settings, completed, failed, outlined, queued
 from raysum.serve.served import EXAMPLE, Follower, Served
-from raysum.serve.state import described
 
 
 class Extracts:
@@ -23,8 +22,7 @@ class Extracts:
 
     def describe(self) -> dict[str, Any]:
         """Return the values of a ``schema.ModelCard``."""
-        config = self._follower.current.config
-        return self._follower.describe() | described(config.run, config.checkpoint)
+        return self._follower.describe()
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}`` if the request is invalid."""

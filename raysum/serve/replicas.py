@@ -34,7 +34,7 @@ from raysum.serve.scheduler import LANES, Lane, Request, Scheduler
 from raysum.serve.schema import Health
 from raysum.serve.served import EXAMPLE, Follower, Served, health_of
 from raysum.serve.shelf import Book, Shelf
-from raysum.serve.state import add_state_routes, described
+from raysum.serve.state import add_state_routes
 
 _LARGE = 0.1  # of a limit; larger requests take longer to prepare than ordinary ones to decode
 _TRIES = 2  # of a request if its replica dies; with more, one fatal request could kill all replicas
@@ -80,9 +80,7 @@ class Model:
 
     def describe(self) -> dict[str, Any]:
         """Return the values of a ``schema.ModelCard``."""
-        version = self._follower.current
-        details = described(version.config.run, version.config.checkpoint)
-        return self._follower.describe() | details | {"beta": version.model.summarizer.settings.beta}
+        return self._follower.describe() | {"beta": self._follower.current.model.summarizer.settings.beta}
 
     async def summarize(self, cluster: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of ``cluster``, or ``{"error": ..., "status": ...}``.
@@ -132,8 +130,8 @@ class Model:
             yield failed(str(error), 400)
 
     def _is_large(self, cluster: dict[str, Any]) -> bool:
-        texts = (text["text"] if isinstance(text, dict) else text for text in cluster["documents"])
-        return any(size > _LARGE * getattr(self._limits, f"max_{what}") for what, size in extent(texts).items())
+        sizes = extent(cluster["documents"])
+        return any(size > _LARGE * getattr(self._limits, f"max_{what}") for what, size in sizes.items())
 
     def _too_costly(self, chosen: DecodeConfig, read: int) -> str | None:
         """Return the error if the settings ``chosen`` with ``read`` tokens of source exceed the limit, else None."""
@@ -174,7 +172,6 @@ class Replica:
             return _not_loaded(error)
 
     async def stream(self, name: str, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncGenerator[Event, None]:
-        """Yield the events of a stream by a model."""
         try:
             async with self._shelf.using(name) as model, aclosing(model.stream(cluster, settings)) as events:
                 async for event in events:
@@ -258,7 +255,6 @@ class Front:
         return api
 
     async def problems(self) -> list[str]:
-        """Return the problems since the last call, for the operator."""
         return reported_problems()
 
     async def are_ready(self) -> bool:

@@ -1,8 +1,10 @@
 """What is served: a run at a step, and its newer checkpoints, which are loaded and tried beside the old one."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from raysum.config.decoding import DECODE_ALIASES, DecodeConfig, ExtractConfig
@@ -103,6 +105,19 @@ class Version(NamedTuple, Generic[T]):
         return {"run": Run.open(self.config.run).name, "step": int(step) if step.isdecimal() else step}
 
 
+@cache
+def _described(run: str, checkpoint: str) -> dict[str, Any]:
+    """Return the layers of the run, if it has any, and the validation metrics of the checkpoint."""
+    if extracts(run):
+        return {}
+    folder = Run(run)
+    spec = folder.config.model
+    letters = {part: getattr(spec, part, None) for part in ("encoder", "decoder")}
+    mix = letters if all(isinstance(layers, str) for layers in letters.values()) else None
+    figures = folder.figures(int(checkpoint)) if checkpoint.isdecimal() else {}
+    return {"mix": mix, "validation": {name: value for name, value in figures.items() if math.isfinite(value)}}
+
+
 class Follower(Generic[T]):
     """The version that a replica serves. ``load`` returns the model of a config, or raises if it cannot summarize.
 
@@ -120,10 +135,11 @@ class Follower(Generic[T]):
             threading.Thread(target=self._watch, daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
-        """Return the origin of the current version, when and how long it was loaded, and the last rejected one."""
+        """Return the values of a ``schema.ModelCard``, except ``beta``, and the last rejected version."""
         version = self.current
         times = {"loaded": version.loaded, "load_seconds": round(version.load_seconds, 2)}
-        return {**version.name, **times, "rejected": self.rejected}
+        about = _described(version.config.run, version.config.checkpoint)
+        return {**version.name, **times, "rejected": self.rejected, **about}
 
     def close(self) -> None:
         """End the thread, and retire the model."""

@@ -1,17 +1,12 @@
 """Routes about the service itself: whether a replica is ready, and which model it has loaded."""
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
 from typing import Any, Protocol
 
 from fastapi import FastAPI
-from starlette.exceptions import HTTPException
 
-from raysum.extract.summarizer import extracts
-from raysum.runs.folder import Run
-from raysum.serve.guard import RETRY_AFTER, model_named
+from raysum.serve.guard import Overloaded, model_named
 from raysum.serve.schema import ModelCard, ModelEntry, ModelList, Problem, Readiness
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {
@@ -25,19 +20,6 @@ class Described(Protocol):
     async def describe(self) -> dict[str, Any]: ...
 
 
-@cache
-def described(run: str, checkpoint: str) -> dict[str, Any]:
-    """Return the layers of the run, if it has any, and the validation metrics of the checkpoint."""
-    if extracts(run):
-        return {}
-    folder = Run(run)
-    spec = folder.config.model
-    letters = {part: getattr(spec, part, None) for part in ("encoder", "decoder")}
-    mix = letters if all(isinstance(layers, str) for layers in letters.values()) else None
-    figures = folder.figures(int(checkpoint)) if checkpoint.isdecimal() else {}
-    return {"mix": mix, "validation": {name: value for name, value in figures.items() if math.isfinite(value)}}
-
-
 def add_state_routes(api: FastAPI, models: Mapping[str, Described], are_ready: Callable[[], Awaitable[bool]]) -> None:
     """Add the routes about ``models`` by name, the default one first."""
     since = int(time.time())
@@ -49,7 +31,7 @@ def add_state_routes(api: FastAPI, models: Mapping[str, Described], are_ready: C
         """Report whether a replica can answer. A busy service is ready."""
         if await are_ready():
             return Readiness()
-        raise HTTPException(503, "no replica is ready; try again later", {"Retry-After": str(RETRY_AFTER)})
+        raise Overloaded("no replica is ready; try again later")
 
     @api.get("/v1/models")
     async def list_models() -> ModelList:
