@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from raysum.config.loading import leaves
 from raysum.errors import UserError
@@ -35,17 +35,6 @@ _LAST_SECONDS = 60.0  # for the rest of the queue at the end
 _RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
-class Tracker(Protocol):
-    """One of the services. ``group`` joins the trials of a search."""
-
-    def start(self, name: str, group: str, settings: Mapping[str, Any], former: str | None) -> str:
-        """Start the run ``name``, or continue the one with the id ``former`` if it exists; return the id."""
-
-    def log(self, run: str, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def end(self, run: str, state: State) -> None: ...
-
-
 class Mlflow:
     """Runs on an MLflow server or in its database; the default is mlflow.db in the current folder."""
 
@@ -63,6 +52,10 @@ class Mlflow:
         return found.experiment_id if found else self._client.create_experiment(name)
 
     def start(self, name: str, group: str, settings: Mapping[str, Any], former: str | None) -> str:
+        """Start the run ``name``, or continue the one with the id ``former`` if it exists; return the id.
+
+        ``group`` joins the trials of a search.
+        """
         run = former if former and self._exists(former) else None
         if run is None:
             tags = {"raysum.search": group} if group else {}
@@ -103,6 +96,7 @@ class Wandb:
         self._runs = dict[str, Any]()
 
     def start(self, name: str, group: str, settings: Mapping[str, Any], former: str | None) -> str:
+        """As :meth:`Mlflow.start`."""
         run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT") or _PROJECT,
             group=group or None,
@@ -128,7 +122,7 @@ class Wandb:
             say(f"wandb: {tracked.name} is kept in {tracked.settings.sync_dir}; `wandb sync` uploads it")
 
 
-_TRACKERS: dict[str, type[Tracker]] = {"mlflow": Mlflow, "wandb": Wandb}
+_TRACKERS: dict[str, type[Mlflow | Wandb]] = {"mlflow": Mlflow, "wandb": Wandb}
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -153,7 +147,7 @@ class Trackers:
     """
 
     def __init__(self, names: Sequence[str], folder: Path):
-        self._file, self._active = folder / _FILE, dict[str, Tracker | None](dict.fromkeys(names))
+        self._file, self._active = folder / _FILE, dict[str, Mlflow | Wandb | None](dict.fromkeys(names))
         self._calls: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="trackers", daemon=True)
         if names:
