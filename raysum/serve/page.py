@@ -41,14 +41,6 @@ class Control:
     choices: tuple[str, ...] = ()
 
     @property
-    def label(self) -> str:
-        return _TEXTS[self.name][0]
-
-    @property
-    def help(self) -> str:
-        return _TEXTS[self.name][1]
-
-    @property
     def text(self) -> str:
         """The value in its field."""
         return f"{self.value:g}" if isinstance(self.value, float) else str("" if self.value is None else self.value)
@@ -95,7 +87,7 @@ def add_page(api: FastAPI, health: Health, controls: Mapping[str, list[Control]]
     """
     style, script = render("page.css") + render("serve.css"), render("serve.js")
     suffixes = " ".join(suffix for suffix in SUFFIXES if suffix not in _SHOWN)
-    values = {"health": health, "controls": controls, "limits": limits, "suffixes": suffixes}
+    values = {"health": health, "controls": controls, "limits": limits, "suffixes": suffixes, "texts": _TEXTS}
     html = render("serve.html", style=style, script=script, **values)
     policy = {
         "default-src": "'none'",
