@@ -43,10 +43,6 @@ class Answer:
     served: str = ""  # the model name that the server reports
     max_tokens: int = 0  # the limit of the request
 
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
-
 
 class Answers:
     """The answers of one output by key, and the prompts that they answer. The threads of one process may share it.
@@ -60,10 +56,6 @@ class Answers:
         last, prompt, completion = self._db.execute(f"SELECT max(id), {sums} FROM answers").fetchone()
         self._last_old, self.prompt_tokens, self.completion_tokens = last or 0, int(prompt), int(completion)
         self.added = 0  # answers since the file was opened
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
 
     def get(self, key: str, max_tokens: int, retry_rejected: bool = False) -> Answer | None:
         """Return the latest answer; None if there is none, or if it was cut and ``max_tokens`` now allows more.

@@ -92,7 +92,7 @@ class Asker:
     def __init__(self, task: Task, answers: Answers, tally: Tally):
         self._config, self._prompts, self._tally, self._answers = task.config, task.prompts, tally, answers
         self._server = ChatServer(task.config, task.api_key)
-        self._budget = CostBudget(task.config.budget, answers.tokens)
+        self._budget = CostBudget(task.config.budget, answers.prompt_tokens + answers.completion_tokens)
         self._lock = threading.Lock()
         self._has_ended = False
         self._error: BaseException | None = None
@@ -168,7 +168,7 @@ class Asker:
             answer = replace(self._server.ask(prompt), max_tokens=self._config.max_tokens)
         finally:
             self._budget.settle(reserved, len(prompt), answer.prompt_tokens, answer.completion_tokens)
-        if self._config.budget and not answer.tokens and not answer.reason:
+        if self._config.budget and not (answer.prompt_tokens or answer.completion_tokens or answer.reason):
             raise UserError(f"{self._config.shown} does not report the cost of answers (`usage`): leave --budget out")
         self._answers.add(key, answer)
         return answer
