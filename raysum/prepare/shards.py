@@ -12,7 +12,7 @@ import pickle
 import shutil
 import traceback
 from collections import ChainMap, Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -75,8 +75,28 @@ class Failure:
         is_mistake = isinstance(error, UserError)
         return cls(str(error) if is_mistake else traceback.format_exc(), is_mistake)
 
+    @classmethod
+    def in_rows(cls, items: Iterable[Any], column: str) -> Iterator[dict[str, bytes]]:
+        """Yield rows with the pickled ``items``, or with the Failure that ends them.
+
+        No exception leaves a task of Ray Data, which would repeat it.
+        """
+        try:
+            for item in items:
+                yield {column: pickle.dumps(item)}
+        except Exception as error:
+            yield {column: pickle.dumps(cls.of(error))}
+
     def throw(self) -> NoReturn:
         raise UserError(self.message) if self.is_mistake else RuntimeError(f"a task failed:\n{self.message}")
+
+
+def unpickled(content: bytes) -> Any:
+    """Return the item that our workers pickled. Raises the error of a Failure."""
+    item = pickle.loads(content)
+    if isinstance(item, Failure):
+        item.throw()
+    return item
 
 
 def write_shards(
@@ -245,11 +265,7 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
     groups = in_groups(sources)
 
     def read(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        try:
-            for chunk in _read_chunks(row["group"], groups[row["group"]], config):
-                yield {"chunk": pickle.dumps(chunk)}
-        except Exception as error:
-            yield {"chunk": pickle.dumps(Failure.of(error))}
+        return Failure.in_rows(_read_chunks(row["group"], groups[row["group"]], config), "chunk")
 
     numbers = range(len(groups))
     dataset = ray.data.from_items([{"group": number} for number in numbers], override_num_blocks=len(numbers))
@@ -263,10 +279,7 @@ def _run_on_ray(sources: list[RawSource], writer: DatasetWriter, config: Prepare
     else:
         pool = {"fn": _ChunkWriter(writer).__call__}
     for row in chunks.map(num_cpus=_WRITING, **pool).iter_rows():
-        part = pickle.loads(row["part"])
-        if isinstance(part, Failure):
-            part.throw()
-        yield part
+        yield unpickled(row["part"])
 
 
 def _read_chunks(number: int, group: list[RawSource], config: PrepareConfig) -> Iterator[tuple[Part, list[Record]]]:

@@ -20,7 +20,7 @@ from raysum.config.sections import LoadConfig
 from raysum.decode.summary import NoSummary, readable
 from raysum.errors import UserError
 from raysum.extract.summarizer import extracts, summarizer_of
-from raysum.prepare.shards import Failure
+from raysum.prepare.shards import Failure, unpickled
 from raysum.runs.folder import Run
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.placement import share
@@ -182,7 +182,7 @@ def _summarized(
         dataset = ray.data.from_items([{"source": number} for number in range(len(sources))])
         dataset.context.target_max_block_size = 1  # byte: every part is a block, which any actor can take
         parts = dataset.flat_map(
-            lambda row: _read_parts(row["source"], sources[row["source"]], finished),
+            lambda row: Failure.in_rows(_parts(row["source"], sources[row["source"]], finished), "part"),
             num_cpus=_READING,
             compute=ray.data.TaskPoolStrategy(min(_READERS, len(sources))),
         )
@@ -192,26 +192,10 @@ def _summarized(
         pool = ActorPool([actor.remote(name, loading, -(-config.workers // nodes)) for _ in range(config.workers)])
         for row in parts.iter_rows():
             if not pool.has_free():
-                yield _result(pool.get_next_unordered())
+                yield unpickled(pool.get_next_unordered())
             pool.submit(lambda actor, part: actor.pickled.remote(part), row["part"])
         while pool.has_next():
-            yield _result(pool.get_next_unordered())
-
-
-def _result(content: bytes) -> _Part:
-    part = pickle.loads(content)  # written by our workers
-    if isinstance(part, Failure):
-        part.throw()
-    return part
-
-
-def _read_parts(number: int, source: RawSource, finished: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a source. No exception leaves a task of Ray Data, which would repeat it."""
-    try:
-        for part in _parts(number, source, finished):
-            yield {"part": pickle.dumps(part)}
-    except Exception as error:
-        yield {"part": pickle.dumps(Failure.of(error))}
+            yield unpickled(pool.get_next_unordered())
 
 
 def _parts(number: int, source: RawSource, finished: Collection[str]) -> Iterator[_Part]:

@@ -4,9 +4,7 @@ The clusters are read three times: to count the questions, to ask them, and to w
 tasks read and rank the clusters; the threads of this process ask.
 """
 
-import pickle
 import time
-import traceback
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
@@ -16,6 +14,7 @@ from typing import Any
 from raysum.config.base import with_settings
 from raysum.config.loading import section_of
 from raysum.errors import UserError
+from raysum.prepare.shards import Failure, unpickled
 from raysum.runtime.extras import needs
 from raysum.runtime.lock import folder_lock
 from raysum.runtime.processes import quiet_data
@@ -147,23 +146,17 @@ def _questions(sources: list[RawSource], task: Task, keys: frozenset[str]) -> Ge
 
 
 def _questions_on_ray(sources: list[RawSource], task: Task, keys: frozenset[str]) -> Generator[Question]:
-    """Yield questions that tasks of Ray Data make. No exception leaves a task, as in `raysum prepare`."""
+    """Yield questions that tasks of Ray Data make."""
     import ray.data
 
     quiet_data()
 
     def read(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        try:
-            for question in _questions([sources[row["source"]]], task, keys):
-                yield {"question": pickle.dumps(question), "error": ""}
-        except Exception:
-            yield {"question": b"", "error": traceback.format_exc()}
+        return Failure.in_rows(_questions([sources[row["source"]]], task, keys), "question")
 
     numbers = range(len(sources))
     dataset = ray.data.from_items([{"source": number} for number in numbers], override_num_blocks=len(numbers))
     most = min(max(1, int(ray.cluster_resources()["CPU"])), len(sources))
     rows = dataset.flat_map(read, num_cpus=_READING, compute=ray.data.TaskPoolStrategy(most))
     for row in rows.iter_rows():
-        if row["error"]:
-            raise RuntimeError(f"reading failed:\n{row['error']}")
-        yield pickle.loads(row["question"])  # written by read, on the same cluster
+        yield unpickled(row["question"])
