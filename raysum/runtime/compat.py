@@ -233,9 +233,7 @@ def same_modules() -> Any:
 
 def loopback_only() -> AbstractContextManager[Any]:
     """Make a Ray that starts in the block use only the address 127.0.0.1, as it does on macOS."""
-    import ray
-
-    return mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)
+    return mock.patch("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
 
 
 def serve_grpc_at(host: str) -> None:
@@ -266,9 +264,7 @@ def no_log_monitor() -> AbstractContextManager[Any]:
     It takes a second of a core at the start, and then 3 to 6 % of a core, even if no driver wants the output. The
     dashboard reads the files themselves.
     """
-    import ray
-
-    return mock.patch.object(ray._private.node.Node, "start_log_monitor", lambda self: None)
+    return mock.patch("ray._private.node.Node.start_log_monitor", lambda self: None)
 
 
 def worker_script(path: str) -> AbstractContextManager[Any]:
@@ -276,16 +272,12 @@ def worker_script(path: str) -> AbstractContextManager[Any]:
 
     It gets the command line of a worker. Unlike Ray's own script, it is also used without a runtime environment.
     """
-    import ray
-
-    return mock.patch.object(ray._private.ray_constants, "SETUP_WORKER_FILENAME", path)
+    return mock.patch("ray._private.ray_constants.SETUP_WORKER_FILENAME", path)
 
 
 def no_sigterm_handler() -> AbstractContextManager[Any]:
     """Keep Ray from installing a SIGTERM handler when it starts in the block."""
-    import ray
-
-    return mock.patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None)
+    return mock.patch("ray._private.utils.set_sigterm_handler", lambda handler: None)
 
 
 def own_groups() -> AbstractContextManager[Any]:

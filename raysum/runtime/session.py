@@ -279,5 +279,4 @@ def delayed_signals() -> Iterator[None]:
 
 def reason(error: Exception) -> str:
     """Return the first line of an error's message, or the name of its class."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
