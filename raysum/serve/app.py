@@ -148,11 +148,9 @@ def _wait_until_ready(url: str) -> None:
     """Wait until the server answers: the proxy learns the routes shortly after the replicas start."""
     deadline = time.monotonic() + _READY
     while time.monotonic() < deadline:
-        try:
+        with suppress(httpx.TransportError):
             # The certificate has another name than the address of this machine.
             if httpx.get(f"{url}/healthz", timeout=5, verify=False).status_code == 200:
                 return
-        except httpx.TransportError:
-            pass
         time.sleep(0.05)
     raise RuntimeError(f"the server at {url} did not answer within {_READY} s")

@@ -15,6 +15,5 @@ def stable(prefix: str) -> str:
 
 
 def server_sent(values: Any, name: str | None = None) -> bytes:
-    """Return a server-sent event."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(values, ensure_ascii=False)}\n\n".encode()
