@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,18 +89,7 @@ def _cluster_of_texts(texts: list[tuple[str, DocumentText]], title: str, mapping
 
 def summarizer_in(run: str, settings: LoadConfig) -> Summarize:
     """Return the function that summarizes clusters by a run, search or system."""
-
-    def summarize(clusters: Sequence[dict[str, Any]]) -> Sequence[Summary | NoSummary]:
-        return summarizer_of(run, settings).summarize_each(clusters, progress=len(clusters) > 1)
-
-    return summarize
-
-
-def summarizer_at(address: str, options: Mapping[str, Any]) -> Summarize:
-    """Return the function that summarizes clusters by the server at ``address``."""
-    from raysum.serve.remote_summaries import summarize_on_server
-
-    return partial(summarize_on_server, address, options=options)
+    return lambda clusters: summarizer_of(run, settings).summarize_each(clusters, progress=len(clusters) > 1)
 
 
 class Output(NamedTuple):

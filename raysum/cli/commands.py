@@ -6,6 +6,7 @@ The order of the functions is that of `raysum --help`.
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -191,7 +192,7 @@ def summarize(
     With --server, a running server summarizes, and all arguments are files. A cluster that cannot be summarized gets an
     error in place of its summary, and the exit code is 2.
     """
-    from raysum.cli.clusters import Output, input_clusters, summarize_clusters, summarizer_at, summarizer_in
+    from raysum.cli.clusters import Output, input_clusters, summarize_clusters, summarizer_in
     from raysum.extract.summarizer import extracts
 
     length = {} if settings.words is None else {"words": settings.words}
@@ -201,8 +202,11 @@ def summarize(
             raise UserError(
                 f"the server has its own model: leave out {run}, or choose one of several by --set model=NAME"
             )
+        from raysum.serve.remote_summaries import summarize_on_server
+
         clusters = input_clusters([run, *(files or [])], settings.title, settings.mapping)
-        return summarize_clusters(clusters, summarizer_at(settings.server, settings.decode | length), output)
+        on_server = partial(summarize_on_server, settings.server, options=settings.decode | length)
+        return summarize_clusters(clusters, on_server, output)
     if settings.out:
         values = settings.model_dump(include={*BatchConfig.model_fields} - {"run"})
         return raysum.summarize_files(run, files or [], **values | {"decode": settings.decode | length})
