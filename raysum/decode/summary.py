@@ -10,8 +10,7 @@ from pydantic import BaseModel, Field
 
 from raysum.decode.page import fragment, shortened
 from raysum.errors import UserError
-from raysum.sources.documents.file_positions import file_span
-from raysum.sources.documents.origin import Origin
+from raysum.sources.documents.file_positions import Origin, file_span
 from raysum.sources.record import Record, Rejected
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.documents.origin import ORIGIN, Origin
+from raysum.sources.documents.file_positions import ORIGIN, Origin
 from raysum.sources.documents.read import parse_document
 from raysum.sources.folders import Contents
 from raysum.sources.record import LONGEST, TOO_LONG, Record, parse_json

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.documents.origin import ORIGIN, Origin
+from raysum.sources.documents.file_positions import ORIGIN, Origin
 from raysum.sources.formats import FORMATS
 from raysum.sources.published import PUBLISHED, published_dataset, with_our_fields
 from raysum.sources.record import LISTS, Record, Rejected, as_list, parse_json

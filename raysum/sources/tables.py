@@ -27,7 +27,7 @@ _SAMPLE = 1 << 20  # characters that decide the delimiter and the quoting
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _INVALID = re.compile("[\0\udc80-\udcff]")  # NUL, and the results of surrogateescape for bytes that are not UTF-8
 _MAX_SHEET = 1 << 30  # bytes that a spreadsheet unpacks to
-_SHEET = DocumentFormat("a spreadsheet", (), "sheet:read_sheets", "python_calamine")
+_SHEET = DocumentFormat("a spreadsheet", (), "office:read_sheets", "python_calamine")
 _ROWS = 16  # rows of a columnar file read at a time, since each may have LONGEST bytes
 _UNREADABLE = (ValueError, OverflowError)  # text that is not UTF-8, a date that Python does not support
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
-from raysum.sources.documents.origin import ORIGIN, Origin
+from raysum.sources.documents.file_positions import ORIGIN, Origin
 from raysum.sources.documents.read import parse_document
 from raysum.sources.record import LONGEST, TOO_LONG, Record
 from raysum.sources.staging import local_content, opened

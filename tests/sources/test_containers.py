@@ -16,7 +16,7 @@ from helpers.lisbon import read_records
 from helpers.pdf import LONG
 from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
-from raysum.sources.documents.origin import Origin
+from raysum.sources.documents.file_positions import Origin
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
 

@@ -10,8 +10,7 @@ import time
 import pytest
 
 import raysum
-from raysum.sources.documents.file_positions import file_span
-from raysum.sources.documents.origin import Origin
+from raysum.sources.documents.file_positions import Origin, file_span
 from raysum.sources.documents.read import parse_document, raw_document
 
 FIRST = "The ferry of Arden was closed in 1921 after a storm that had lasted for two days and nights."

@@ -16,7 +16,7 @@ from raysum.errors import UserError
 from raysum.prepare.cluster import read_cluster
 from raysum.prepare.job import prepare
 from raysum.prepare.row_builder import RowBuilder, prepare_example
-from raysum.sources.documents.origin import Origin
+from raysum.sources.documents.file_positions import Origin
 from raysum.sources.field_mapping import FieldMapping
 from raysum.sources.find import find_sources
 from raysum.sources.pairing import unpaired

@@ -1,14 +1,15 @@
-"""Where the text of a document is in its file, for kinds of files that are text with markup.
+"""Where the text of a document comes from: its pages or speakers, and its characters in files of text with markup.
 
 The letters and digits of the text are searched in those of the file, without tags, comments and the addresses of links.
 """
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import unescape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+ORIGIN = "origin"  # the field of a document in a raw cluster
 _LINE = re.compile(r"[^\n\r]+")
 _LETTERS = r"[^\W_]+"
 _TAGS = r"<!--.*?-->|<(?P<tag>(?i:script|style|noscript|template))\b.*?</(?P=tag)\s*>|<[!/?a-zA-Z][^<>]*>"
@@ -28,6 +29,23 @@ class Piece(NamedTuple):
     end: int
     file_start: int
     file_end: int
+
+
+class Origin(NamedTuple):
+    """The pages, headings or speakers of a document as (first character, name), and its characters in its file.
+
+    ``is_extracted``: the text is not the file as it is. ``pieces`` are the positions in the file, as far as they are
+    known. Only readers of documents make it: a row of a user may have a field of the same name, with any value.
+    """
+
+    places: Sequence[tuple[int, str]] = ()
+    pieces: Sequence[Piece] = ()
+    is_extracted: bool = False
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Origin":
+        found = document.get(ORIGIN)
+        return found if isinstance(found, cls) else cls()
 
 
 class _Visible:

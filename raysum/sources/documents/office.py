@@ -1,4 +1,4 @@
-"""Word, PowerPoint, OpenDocument, Rich Text and EPUB."""
+"""Word, PowerPoint, OpenDocument, Rich Text and EPUB as text, and the cells of spreadsheets."""
 
 import io
 import zipfile
@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from raysum.errors import UserError
 from raysum.runtime.extras import needs
+from raysum.runtime.processes import hushed
 from raysum.sources.documents.text import DocumentText, join_blocks
 from raysum.sources.documents.web_page import decode_page, html_blocks
 
@@ -122,3 +123,21 @@ def read_epub(content: bytes, name: str) -> DocumentText:
         pages = [decode_page(parts.read(path), f"{name}/{path}") for path in paths if path in files]
         title = next((element.text for element in package.iter("{*}title") if element.text), "")
     return join_blocks((block for page in pages for block in html_blocks(page)), title)
+
+
+def read_sheets(content: bytes, name: str) -> dict[str, list[tuple[int, list[str]]]]:
+    """Return the rows with text of each sheet (Excel or OpenDocument) and their numbers from 1, without empty columns.
+
+    The library holds all cells up to the farthest, and ends the process if they do not fit into memory.
+    """
+    calamine = needs("python_calamine", name)
+    with hushed():
+        book = calamine.CalamineWorkbook.from_filelike(io.BytesIO(content))
+        return {sheet: _sheet_rows(book, sheet) for sheet in book.sheet_names}
+
+
+def _sheet_rows(book: Any, sheet: str) -> list[tuple[int, list[str]]]:
+    numbered = enumerate(book.get_sheet_by_name(sheet).iter_rows(), 1)
+    rows = [(number, [*map(str, row)]) for number, row in numbered if any(cell != "" for cell in row)]
+    used = [column for column, cells in enumerate(zip(*(row for _, row in rows), strict=True)) if any(cells)]
+    return [(number, [row[column] for column in used]) for number, row in rows]

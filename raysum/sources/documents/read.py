@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from raysum.errors import UserError
-from raysum.sources.documents.origin import ORIGIN, Origin
+from raysum.sources.documents.file_positions import ORIGIN, Origin
 from raysum.sources.documents.sandbox import DocumentFormat, read_limited
 from raysum.sources.documents.text import DocumentText, decode_text
 from raysum.sources.documents.unsupported import identify
