@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from raysum.text.names import FUNCTION_WORDS, WORD, is_number
+from raysum.text.names import FUNCTION_WORDS, WORD, is_number, word_set
 
 _ONES = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen"
@@ -18,20 +18,16 @@ _NUMBER = re.compile(
     rf"(?P<times>\s(?:{'|'.join(_TIMES)})\b)?(?P<percent>\s?%|\sper\s?cent\b)?",
     re.IGNORECASE,
 )
-_MONTHS = frozenset(
-    re.findall(
-        r"\w+",
-        "january february march april may june july august september october november december "
-        "januar februar märz mai juni juli oktober dezember",
-    )
+_MONTHS = word_set(
+    "january february march april may june july august september october november december "
+    "januar februar märz mai juni juli oktober dezember"
 )
-_HEDGES = {
-    "about": re.compile(
-        r"\b(?:about|around|nearly|almost|roughly|some|approximately|estimated|etwa|rund|fast)\s*$", re.I
-    ),
-    "least": re.compile(r"\b(?:at least|more than|over|mindestens|mehr als|über)\s*$", re.I),
-    "most": re.compile(r"\b(?:at most|up to|less than|fewer than|under|höchstens|bis zu|weniger als)\s*$", re.I),
+_HEDGING = {
+    "about": "about|around|nearly|almost|roughly|some|approximately|estimated|etwa|rund|fast",
+    "least": "at least|more than|over|mindestens|mehr als|über",
+    "most": "at most|up to|less than|fewer than|under|höchstens|bis zu|weniger als",
 }
+_HEDGES = {kind: re.compile(rf"\b(?:{words})\s*$", re.I) for kind, words in _HEDGING.items()}
 _CLOSE = 0.1  # relative difference of amounts that "about" allows
 _NEAR = 40  # characters after a number in which the word is that it counts
 _SHORTEST = 4  # letters of a word that is counted

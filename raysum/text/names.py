@@ -29,15 +29,19 @@ MARKS = "".join(  # ranges for regular expressions
 _SPACED = "%‰‱°′″\uff05" + "".join(chr(found.start() // 2) for found in re.finditer("Sc", _CATEGORIES))
 _MATHEMATICS = (chr(found.start() // 2) for found in re.finditer("Sm", _CATEGORIES))
 SYMBOLS = frozenset("^" + _SPACED).union(_MATHEMATICS) - frozenset(JOINTS + "|")
+
+
+def word_set(words: str) -> frozenset[str]:
+    """Return the words that spaces separate."""
+    return frozenset(words.split())
+
+
 # Multiples and abbreviated units belong to the number before them, also after a space, a dash or a slash. Full names of
 # units are ordinary words: "52.6" of the sources and "52.6 percent" of a summary are the same number.
-UNITS = frozenset(
-    re.findall(
-        r"\w+",
-        "dozen hundred thousand million billion trillion k m mn mln mio bn mrd tn pct bps nm mm cm km mi ft yd "
-        "mg g kg t kt lb lbs oz ml cl l hl ha kW MW GW TW Wh kWh MWh GWh TWh kV mAh kJ Hz kHz MHz GHz kB KB MB GB TB "
-        "dB kPa hPa psi mph kph kmh rpm s ms sec min h hr hrs am pm BC BCE",
-    )
+UNITS = word_set(
+    "dozen hundred thousand million billion trillion k m mn mln mio bn mrd tn pct bps nm mm cm km mi ft yd "
+    "mg g kg t kt lb lbs oz ml cl l hl ha kW MW GW TW Wh kWh MWh GWh TWh kV mAh kJ Hz kHz MHz GHz kB KB MB GB TB "
+    "dB kPa hPa psi mph kph kmh rpm s ms sec min h hr hrs am pm BC BCE"
 )
 
 _NO_LETTER = f"(?![^\\W_]|[{MARKS}])"
@@ -55,23 +59,20 @@ SIGNS = SYMBOLS.union(DASHES, ".")  # before a number
 _SENTENCE_START = re.compile(r"(?:^|[.!?…\n][\"'”’)\]]*\s)[^\w]*$")
 
 # Closed classes of English: capitalized at the beginning of a sentence, they are not names.
-FUNCTION_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a about above across after again against all almost along already also although always among an and "
-        "another any anyone anything are around as at away back be because been before behind being below beneath "
-        "beside besides between beyond both but by can could despite did do does done down during each either "
-        "else enough even ever every everyone everything few for from further had has have he hence her here hers "
-        "herself him himself his how however i if in indeed inside instead into is it its itself just last later "
-        "least less like little many may me meanwhile might mine more moreover most much must my myself near "
-        "nearly neither never nevertheless next no nobody none nor not nothing now of off often on once one only "
-        "onto or other others our ours ourselves out outside over own per perhaps quite rather same several shall "
-        "she should since so some someone something sometimes soon still such than that the their theirs them "
-        "themselves then there therefore these they this those though through throughout thus till to today "
-        "together too toward towards under unless unlike until up upon us was we well were what whatever when "
-        "where whereas whether which while who whom whose why will with within without would yet you your yours "
-        "yourself yourselves",
-    )
+FUNCTION_WORDS = word_set(
+    "a about above across after again against all almost along already also although always among an and "
+    "another any anyone anything are around as at away back be because been before behind being below beneath "
+    "beside besides between beyond both but by can could despite did do does done down during each either "
+    "else enough even ever every everyone everything few for from further had has have he hence her here hers "
+    "herself him himself his how however i if in indeed inside instead into is it its itself just last later "
+    "least less like little many may me meanwhile might mine more moreover most much must my myself near "
+    "nearly neither never nevertheless next no nobody none nor not nothing now of off often on once one only "
+    "onto or other others our ours ourselves out outside over own per perhaps quite rather same several shall "
+    "she should since so some someone something sometimes soon still such than that the their theirs them "
+    "themselves then there therefore these they this those though through throughout thus till to today "
+    "together too toward towards under unless unlike until up upon us was we well were what whatever when "
+    "where whereas whether which while who whom whose why will with within without would yet you your yours "
+    "yourself yourselves"
 )
 
 

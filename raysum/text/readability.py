@@ -7,7 +7,7 @@ person or are no sentences. Closed classes of words, by language, decide that; o
 import html
 import re
 
-from raysum.text.names import FUNCTION_WORDS, is_letter
+from raysum.text.names import FUNCTION_WORDS, is_letter, word_set
 
 _YEAR = r"(?:1[5-9]|20)\d\d[a-z]?"
 _MONTHS = "Jan Feb Mar Apr May June July Aug Sept Oct Nov Dec January February March April August September October"
@@ -152,13 +152,10 @@ _NAMES, _CAPITALIZED = 5, 0.7  # words of a list of names, and the share of capi
 _MIN_LETTERS = 0.55  # share of letters in the characters of a sentence, without blanks
 _MAX_SIGNS = 0.4  # share of words of one letter or sign; a formula has more
 _ONE_LETTER = frozenset("aieoyà")  # words
-_EMPTY_WORDS = FUNCTION_WORDS.union(
-    re.findall(
-        r"\w+",
-        "yeah yes no okay ok right sure well oh ah hm hmm mm uh um like know think mean really actually just agree "
-        "thing things kind sort lot way good want going get got make makes sense point need don "
-        "didn doesn isn guess feel",
-    )
+_EMPTY_WORDS = FUNCTION_WORDS | word_set(
+    "yeah yes no okay ok right sure well oh ah hm hmm mm uh um like know think mean really actually just agree "
+    "thing things kind sort lot way good want going get got make makes sense point need don "
+    "didn doesn isn guess feel"
 )
 
 

@@ -16,10 +16,7 @@ _LATEX_BODY = re.compile(r"\\begin\{document\}(.*?)(?:\\end\{document\}|\\begin\
 _LATEX_TITLE = re.compile(r"\\title(?:\[[^\]]*\])?\{((?:[^{}]|\{[^{}]*\})*)\}")
 _COMMENT = re.compile(r"(?<!\\)%.*")
 _HEADINGS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph")
-_CITATIONS = re.findall(
-    r"\w+",
-    "cite citep citet citealp citealt citeauthor citeyear textcite parencite autocite footcite autoref cref",
-)
+_CITATIONS = "cite citep citet citealp citealt citeauthor citeyear textcite parencite autocite footcite autoref cref"
 _LATEX_ARGUMENTS = {  # of macros that pylatexenc does not know: "{" is a required argument, "[" an optional one
     "href": "[{{",
     "hypertarget": "{{",
@@ -48,10 +45,9 @@ _LATEX_TEXTS = {  # of macros; %(2)s is the second argument
     "raisebox": "%(4)s",
     "item": "\n\n%(1)s",
 }
-_LATEX_DROPPED = re.findall(
-    r"\w+",
+_LATEX_DROPPED = (
     "ref eqref label maketitle title author date thanks index includegraphics today definecolor geometry "
-    "bibliographystyle bibliography addbibresource printbibliography",
+    "bibliographystyle bibliography addbibresource printbibliography"
 )
 _NEW_MACRO = re.compile(  # without arguments
     r"\\(?:(?:re)?newcommand\*?\s*\{?\\([A-Za-z]+)\}?|def\s*\\([A-Za-z]+))\s*\{((?:[^{}]|\{[^{}]*\}){1,200})\}"
@@ -86,10 +82,10 @@ def read_latex(content: bytes, name: str) -> DocumentText:
     source = _with_new_macros(_COMMENT.sub("", decode_text(content, name)))
     body, title = _LATEX_BODY.search(source), _LATEX_TITLE.search(source)
     text_macros = [latex2text.MacroTextSpec(macro, f"\n\n{_HEADING}%(3)s\n\n") for macro in _HEADINGS]
-    text_macros += [latex2text.MacroTextSpec(macro, "") for macro in (*_CITATIONS, *_LATEX_DROPPED)]
+    text_macros += [latex2text.MacroTextSpec(macro, "") for macro in f"{_CITATIONS} {_LATEX_DROPPED}".split()]
     text_macros += [latex2text.MacroTextSpec(macro, text) for macro, text in _LATEX_TEXTS.items()]
     text_macros.append(latex2text.MacroTextSpec("verb", lambda node, **_: node.nodeargd.verbatim_text))
-    arguments = dict.fromkeys(_CITATIONS, "*[[{") | dict.fromkeys(_HEADINGS, "*[{") | _LATEX_ARGUMENTS
+    arguments = dict.fromkeys(_CITATIONS.split(), "*[[{") | dict.fromkeys(_HEADINGS, "*[{") | _LATEX_ARGUMENTS
     macros = [parsing.MacroSpec(macro, each) for macro, each in arguments.items()]
     known = latex2text.get_default_latex_context_db()
     known.add_context_category("raysum", prepend=True, macros=text_macros)
