@@ -138,7 +138,7 @@ def _languages(texts: Sequence[str], documents: Sequence[int]) -> tuple[str, lis
     for document, text in zip(documents, texts, strict=True):
         by_document[document].append(text)
     found = {document: language(_sample(own)) for document, own in by_document.items()}
-    sizes = Counter({name: 0 for name in found.values() if name != OTHER})
+    sizes = Counter[str]()
     for document, own in by_document.items():
         if found[document] != OTHER:
             sizes[found[document]] += sum(map(len, own))

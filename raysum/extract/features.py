@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from raysum.data.rows import Row
-from raysum.prepare.ranking import centrality
+from raysum.prepare.ranking import centrality, positions
 from raysum.text.tfidf import TfIdf, words
 
 # Columns that also have their rank among all sentences of the cluster (0 to 1).
@@ -75,7 +75,7 @@ def columns(row: Row) -> dict[str, np.ndarray]:
     centroid = vectors.total(np.ones(count))
     total = np.array([max(len(text.split()), 1) for text in texts])
     of_document = np.bincount(documents, total)[documents]
-    inside = _positions(documents)
+    inside = positions(documents)
     own, others, spread = _near_documents(vectors, documents, sizes)
     place = np.arange(count)
     return {
@@ -89,7 +89,7 @@ def columns(row: Row) -> dict[str, np.ndarray]:
         "share_in_document": inside / sizes[documents],
         "left_in_document": sizes[documents] - inside,
         "paragraph": paragraphs,
-        "place_in_paragraph": _positions(documents * (paragraphs.max() + 1) + paragraphs),
+        "place_in_paragraph": positions(documents * (paragraphs.max() + 1) + paragraphs),
         "words": total,
         "letters_a_word": np.array([len(text) for text in texts]) / total,
         "words_of_document": of_document,
@@ -107,12 +107,6 @@ def columns(row: Row) -> dict[str, np.ndarray]:
         "brackets": np.array([text.count("(") + text.count("[") for text in texts]),
         "commas": np.array([text.count(",") for text in texts]),
     }
-
-
-def _positions(groups: np.ndarray) -> np.ndarray:
-    """Return [M]: the position of each sentence in its group; groups are contiguous."""
-    starts = np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1))
-    return np.arange(len(groups)) - np.repeat(starts, np.diff([*starts, len(groups)]))
 
 
 def _near_documents(vectors: TfIdf, documents: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -138,19 +138,12 @@ def passage_row(cluster: Cluster) -> dict[str, Any]:
 
     Raises Rejected if there is no sentence.
     """
-    found = passages(cluster)
-    if not found:
+    if not (found := passages(cluster)):
         raise Rejected("no sentence in the documents")
-    spans = zip(*((one.document, one.paragraph, one.start, one.quote) for one in found), strict=True)
-    columns = dict(zip(("document", "paragraph", "char_start", "text"), spans, strict=True))
-    names = [name for name, _ in cluster.documents]
-    return {
-        "id": cluster.id,
-        "title": cluster.title,
-        "source": names,
-        "summary": next(iter(cluster.summaries), ""),
-        **columns,
-    }
+    values = zip(*found, strict=True)
+    columns = dict(zip(("document", "paragraph", "char_start", "char_end", "text"), values, strict=True))
+    names, summary = [name for name, _ in cluster.documents], next(iter(cluster.summaries), "")
+    return {"id": cluster.id, "title": cluster.title, "source": names, "summary": summary, **columns}
 
 
 def extracted_summary(system: Extractive, settings: ExtractConfig, row: Mapping[str, Any]) -> Summary:

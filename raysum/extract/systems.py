@@ -13,7 +13,7 @@ import numpy as np
 
 from raysum.config.sections import LoadConfig
 from raysum.extract.source_texts import SourceTexts, Taken
-from raysum.prepare.ranking import best_first, centrality
+from raysum.prepare.ranking import best_first, centrality, positions
 from raysum.runs.folder import Run
 from raysum.systems import extractive, extractive_names, part
 from raysum.text.cleaning import bigrams
@@ -107,10 +107,8 @@ class LexRank(Extractive):
         if source.candidates is None:
             return scores
         scores *= 1 + _TITLE * source.vectors.cosine(source.title_terms)
-        documents = np.asarray(source.documents)
-        starts = np.flatnonzero(np.diff(documents, prepend=-1))
-        positions = np.arange(len(documents)) - np.repeat(starts, np.diff([*starts, len(documents)]))
-        scores *= 1 + (_POSITION if len(starts) > 1 else _POSITION_IN_ONE) / (1 + positions)
+        position = _POSITION if len({*source.documents}) > 1 else _POSITION_IN_ONE
+        scores *= 1 + position / (1 + positions(np.array(source.documents)))
         scores[source.candidates.personal()] *= _PERSONAL
         spoken, sizes = source.candidates.spoken(), np.bincount(source.vectors.rows, minlength=len(scores))
         scores[spoken] *= np.minimum(sizes[spoken] / _SHORT, 1)

@@ -6,9 +6,9 @@ Headings, code, table cells and other lines are skipped if the cluster has any s
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 from raysum.prepare.cluster import Cluster
 from raysum.text.cleaning import paragraph_spans
@@ -24,8 +24,7 @@ _LINE_END = 24  # characters that show whether a line ends a sentence
 _MARKUP = "#|=<"
 
 
-@dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """A sentence: the text of its document from ``start`` to ``end``, which begins in ``paragraph``."""
 
     document: int

@@ -36,6 +36,12 @@ def best_first(scores: np.ndarray) -> np.ndarray:
     return np.argsort(-scores, kind="stable")
 
 
+def positions(groups: np.ndarray) -> np.ndarray:
+    """[M] the position of each text in its group; groups are contiguous."""
+    starts = np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1))
+    return np.arange(len(groups)) - np.repeat(starts, np.diff([*starts, len(groups)]))
+
+
 def lexrank(paragraphs: Sequence[str]) -> np.ndarray:
     """[M] LexRank scores of raw texts, summing to 1 (Erkan and Radev, 2004, with cosines as edge weights)."""
     return rank_scores("lexrank", [], [words(paragraph) for paragraph in paragraphs])

@@ -38,6 +38,7 @@ _PRETRAINING_SENTENCES = 30  # of a row, at most (HIBERT, section 4.1)
 # Only the head of a text is encoded at once, which takes 60 times its size in memory.
 _CHARACTERS_PER_TOKEN, _MIN_HEAD = 64, 1024  # more than a token has; tokens of a paragraph's head
 _GRAPHS = {"similarity": ("sim_graph", "topic_graph"), "discourse": ("discourse_graph",)}
+_Encoded = tuple[Passage, list[int]]  # a sentence and its ids
 _SAMPLED, _CHARACTERS = 4, 300  # documents of a cluster to detect its language; characters from the middle of each
 
 
@@ -214,9 +215,9 @@ class RowBuilder:
             "graph_value": edges[2],
         }
 
-    def _sentence_columns(self, sentences: Sequence[tuple[Passage, list[int]]]) -> Row:
+    def _sentence_columns(self, sentences: Sequence[_Encoded]) -> Row:
         return {
-            **_place_columns([(s.document, s.paragraph, s.start, s.end, s.quote) for s, _ in sentences]),
+            **_place_columns([sentence for sentence, _ in sentences]),
             **self._token_columns([[ids] for _, ids in sentences]),
             "title_tokens": 0,
         }
@@ -355,9 +356,7 @@ def _language_counts(cluster: Cluster) -> Counter[str]:
     return Counter(LANGUAGE + language(sample) for sample in samples)
 
 
-def _document_parts(
-    sentences: Sequence[tuple[Passage, list[int]]],
-) -> Iterator[Sequence[tuple[Passage, list[int]]]]:
+def _document_parts(sentences: Sequence[_Encoded]) -> Iterator[Sequence[_Encoded]]:
     """Yield runs of at most 30 sentences of the same document, about equally long."""
     for _, group in groupby(sentences, key=lambda pair: pair[0].document):
         run = [*group]
@@ -375,12 +374,11 @@ def as_sentences(row: Row) -> Row:
     order = np.lexsort((row["char_start"], row["document"])).tolist()
     documents = [[*group] for _, group in groupby(order, key=lambda number: int(row["document"][number]))]
     texts = [("", _document_text(row, numbers)) for numbers in documents]
-    places = []
+    places = list[Passage]()
     for sentence in passages(Cluster(row["id"], row["title"], texts, False, [], {})):
         numbers = documents[sentence.document]  # the paragraphs of the document, in order
         number = numbers[np.searchsorted(row["char_start"][numbers], sentence.start, "right") - 1]
-        document, paragraph = row["document"][number], row["paragraph"][number]
-        places.append((document, paragraph, sentence.start, sentence.end, sentence.quote))
+        places.append(sentence._replace(document=row["document"][number], paragraph=row["paragraph"][number]))
     return row | _place_columns(places)
 
 
