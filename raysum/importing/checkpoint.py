@@ -189,10 +189,8 @@ def _check_source(config: Config) -> None:
     most, name = config.model.max_positions, "max_tokens" if config.model.joins_paragraphs else "paragraph_tokens"
     limit = getattr(config.source, name)
     if most is not None and (limit is None or limit > most):
-        value = "null" if limit is None else limit
-        raise UserError(
-            f"source.{name}={value} is more than the model's {most} positions: set source.{name}={most} or less"
-        )
+        problem = f"source.{name}={json.dumps(limit)} is more than the model's {most} positions"
+        raise UserError(f"{problem}: set source.{name}={most} or less")
 
 
 def _with_tokenizer(spec: FamilySpec, tokenizer: Tokenizer) -> Spec:

@@ -11,7 +11,7 @@ from raysum.errors import UserError
 from raysum.importing.mapping import (
     Arrays,
     PublishedModel,
-    conversion_error,
+    converting,
     count_layers,
     layer_parts,
     map_weights,
@@ -34,12 +34,10 @@ def load(path: Path) -> PublishedModel:
     """
     parameters, options = read_checkpoint(path, lambda name: not name.endswith(_BUFFERS))
     arrays = {name[:-4] + _OLD_NORM.get(name[-4:], name[-4:]): array for name, array in parameters.items()}
-    try:
+    with converting(path, "hiersumm"):
         spec, weights = convert(arrays, options)
         limits = {"max_tokens": _count(options, "trunc_src_ntoken") + 1}  # its loader adds EOS after truncation
         limits = limits if spec.positions == "flat" else {"max_paragraphs": _count(options, "trunc_src_nblock")}
-    except (KeyError, ValueError, TypeError) as error:
-        raise conversion_error(path, "hiersumm", error) from None
     embedding = arrays["encoder.embeddings.weight"]
     for name in _SHARED if spec.tied_output else _SHARED[:1]:
         if not np.array_equal(arrays.get(name, embedding), embedding):

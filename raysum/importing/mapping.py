@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -69,10 +70,8 @@ def name_pairs(code: str, parts: Iterable[Part]) -> Iterator[tuple[str, list[str
             endings = table["norms" if "norm." in name else "layers"] if "*" in name else [""]
             for ending, published_ending in zip(("weight", "bias"), endings, strict=False):  # T5 has no bias
                 ends = [end.replace("*", published_ending) for end in published.split()]
-                yield (
-                    ours + name.replace("*", ending),
-                    [prefix + end for prefix in theirs.split() or [""] for end in ends],
-                )
+                names = [prefix + end for prefix in theirs.split() or [""] for end in ends]
+                yield ours + name.replace("*", ending), names
 
 
 def _entries(section: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -98,13 +97,19 @@ def step_in_name(path: Path, pattern: str) -> int:
     return int(match[1]) if match else 0
 
 
-def conversion_error(path: Path, code: str, error: Exception) -> UserError:
-    """Return the message for an ``error`` in ``convert``: a missing name, or sizes that fit no specification."""
-    if isinstance(error, KeyError):
+@contextmanager
+def converting(path: Path, code: str) -> Iterator[None]:
+    """Raise UserError for an error in the block, such as a missing name, or sizes that fit no specification."""
+    try:
+        yield
+        return
+    except UserError:
+        raise
+    except KeyError as error:
         reason = f"it lacks {error}"
-    elif isinstance(error, ValidationError):
+    except ValidationError as error:
         problems = ((*part["loc"], part["msg"].removeprefix("Value error, ")) for part in error.errors())
         reason = "; ".join(": ".join(map(str, words)) for words in problems)
-    else:
+    except (LookupError, ValueError, TypeError, RuntimeError) as error:
         reason = str(error)
-    return UserError(f"{path} is not a checkpoint of {code} that raysum can import: {reason}")
+    raise UserError(f"{path} is not a checkpoint of {code} that raysum can import: {reason}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from raysum.importing.mapping import (
     Arrays,
     PublishedModel,
-    conversion_error,
+    converting,
     count_layers,
     layer_parts,
     map_weights,
@@ -36,14 +36,9 @@ def load(prefix: Path, heads: int | None = None, dropout: float | None = None) -
     bundle = TensorBundle(prefix)
     names = [name for name in bundle.entries if name.startswith(_MODEL) and name.endswith(_VALUE) and _SLOT not in name]
     arrays = {name.removeprefix(_MODEL).removesuffix(_VALUE): bundle.read(name) for name in names}
-    try:
-        options = {
-            "num_heads": _HEADS if heads is None else heads,
-            "drop_rate": _DROPOUT if dropout is None else dropout,
-        }
-        spec, weights = convert(arrays, options)
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise conversion_error(prefix, "wiki_sum", error) from None
+    heads, dropout = _HEADS if heads is None else heads, _DROPOUT if dropout is None else dropout
+    with converting(prefix, "wiki_sum"):
+        spec, weights = convert(arrays, {"num_heads": heads, "drop_rate": dropout})
     step = int(bundle.read(_STEPS)) if _STEPS in bundle.entries else step_in_name(prefix, r"ckpt-(\d+)")
     return PublishedModel(spec, weights, step, {})
 

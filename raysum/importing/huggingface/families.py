@@ -18,11 +18,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 _MAX_POSITIONS = 1 << 17  # for which a table is computed if the file has none
-_OLD = {
-    "normalize_before",
-    "add_final_layer_norm",
-    "normalize_embedding",
-}  # the model type determines these
+_OLD = {"normalize_before", "add_final_layer_norm", "normalize_embedding"}  # the model type determines these
 
 
 def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> FamilySpec:
@@ -43,7 +39,7 @@ def bart_like(config: Config, arrays: Arrays, encoder: str, decoder: str) -> Fam
     if not offset < min(rows) <= max(rows) <= _MAX_POSITIONS:
         raise ValueError(f"it has {rows[0]} and {rows[1]} positions, but must have {offset + 1} to {_MAX_POSITIONS}")
     return FamilySpec(
-        **_sides(config, "attention_heads", "ffn_dim"),
+        **_sides(config),
         **_mixes(encoder, decoder),
         vocabulary=vocabulary_size(arrays),
         width=config["d_model"],
@@ -126,13 +122,13 @@ def _window(config: Config) -> int:
     return different.pop()
 
 
-def _sides(config: Config, heads: str, ffn: str) -> dict[str, int]:
+def _sides(config: Config) -> dict[str, int]:
     """Return sizes that both sides must share."""
-    for name in (heads, ffn):
+    for name in ("attention_heads", "ffn_dim"):
         if config[f"encoder_{name}"] != config[f"decoder_{name}"]:
             raise ValueError(f"its encoder_{name} and decoder_{name} differ, but must be equal")
-    count = config[f"encoder_{heads}"]
-    return {"heads": count, "pooling_heads": count, "ffn": config[f"encoder_{ffn}"]}
+    count = config["encoder_attention_heads"]
+    return {"heads": count, "pooling_heads": count, "ffn": config["encoder_ffn_dim"]}
 
 
 def _mixes(encoder: str, decoder: str) -> dict[str, Any]:

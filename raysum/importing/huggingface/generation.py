@@ -16,10 +16,7 @@ _SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "early_stoppin
 _LENGTHS = {"min_length": "min_new_tokens", "max_length": "max_new_tokens"}
 _WORDS = ("bad_words_ids", "suppress_tokens")
 _APPLIED = {*_SEARCH, *_FORCED, *_LENGTHS, *_LENGTHS.values(), *_WORDS, "eos_token_id", "decoder_start_token_id"}
-_DEFAULTS = {
-    "length_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-}  # of transformers, for a folder that sets only beams
+_DEFAULTS = {"length_penalty": 1.0, "no_repeat_ngram_size": 0}  # of transformers, for a folder that sets only beams
 
 # Other keys that change the output of transformers, and the values with which they have no effect. The list is needed
 # because a folder without generation_config.json has them in config.json, among those of the model.

@@ -13,7 +13,7 @@ from raysum import systems
 from raysum.errors import UserError
 from raysum.importing.huggingface.families import bart_like, t5
 from raysum.importing.huggingface.folder import read_arrays, read_config_json, untied
-from raysum.importing.mapping import Arrays, Part, PublishedModel, conversion_error, map_weights
+from raysum.importing.mapping import Arrays, Part, PublishedModel, converting, map_weights
 from raysum.models.family.spec import FamilySpec
 
 
@@ -56,7 +56,7 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
     if not isinstance(name, str) or name not in KINDS:
         raise UserError(f"{folder} is a {name}, but must be one of {', '.join(KINDS)}")
     kind = KINDS[name]
-    try:
+    with converting(folder, f"a {name}"):
         layers = [_count(config, count, kind.counts[0]) for count in kind.counts]
         mixes = encoder or ("W" if kind is _LED else "L") * layers[0], decoder or "F" * layers[1]
         _check_mixes(mixes, layers, "SLGW" if kind is _LED else "SLG")
@@ -72,10 +72,6 @@ def load(folder: Path, encoder: str | None = None, decoder: str | None = None) -
         spec = kind.spec(config, arrays, *mixes)
         weights = map_arrays(_completed(arrays, spec), spec, kind)
         _check_whole(spec, weights)
-    except UserError:
-        raise
-    except (LookupError, ValueError, TypeError) as error:
-        raise conversion_error(folder, f"a {name}", error) from None
     return PublishedModel(spec, weights, 0, {})
 
 

@@ -63,16 +63,12 @@ def _check(spec: FamilySpec, weights: dict[str, Tensor]) -> None:
     for name, value in weights.items():
         side, _, rest = name.partition(".")
         number, _, within = rest.partition(".")
-        if (
-            within.startswith(_ADDITIONS.get(side, ()))
-            and (side == "decoder" or spec.encoder[int(number)] == "G")
-            and bool(value.any())
-        ):
+        if within.startswith(_ADDITIONS.get(side, ())):
             letter = (spec.encoder if side == "encoder" else spec.decoder)[int(number)]
-            raise UserError(
-                f"transformers has no layer such as {letter}, number {number} of the {side}, which has been trained: "
-                "export a run with the mix of its published weights"
-            )
+            if (side == "decoder" or letter == "G") and bool(value.any()):
+                problem = f"transformers has no layer such as {letter}, number {number} of the {side}"
+                fix = "export a run with the mix of its published weights"
+                raise UserError(f"{problem}, which has been trained: {fix}")
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
