@@ -64,14 +64,14 @@ class TextSample:
 
 def train_vocabulary(sources: list[RawSource], config: PrepareConfig, how: Normalization, on_ray: bool) -> Vocabulary:
     """Train the vocabulary of ``config`` on a sample of the train split. Raises UserError if no cluster is readable."""
-    sample, readable, first_problem = TextSample(config.vocab_size), False, ""
+    sample, first_problem = TextSample(config.vocab_size), ""
     found = _each_source(partial(_sample_text, config=config), sources, on_ray)
     with bar(total=sum(source.size for source in sources), label="vocabulary", unit="B") as progress:
-        for source, (part, is_readable, problem) in zip(sources, found, strict=True):
+        for source, (part, problem) in zip(sources, found, strict=True):
             sample.update(part)
-            readable, first_problem = readable or is_readable, first_problem or problem
+            first_problem = first_problem or problem
             progress.update(source.size)
-    if first_problem and not readable:
+    if first_problem and not sample.heap:
         raise UserError(f"no cluster of the train split can be read; the first problem is {first_problem}")
     vocabulary = Vocabulary.train((normalize(line, how) for line in sample.lines()), config.vocab_size)
     if len(vocabulary) < config.vocab_size:
@@ -83,9 +83,16 @@ def find_boilerplate(sources: list[RawSource], config: PrepareConfig, on_ray: bo
     """Report and return the marks of the boilerplate paragraphs; None if the config keeps boilerplate."""
     if config.boilerplate is None:
         return None
-    sample = partial(_sample_paragraphs, config=config, most=-(-_BOILERPLATE_CLUSTERS // len(sources)))
-    clusters = chain.from_iterable(_each_source(partial(_sample_marks, sample=sample), sources, on_ray))
-    marks = boilerplate(clusters, config.boilerplate)
+    separator, most = config.paragraph_separator, -(-_BOILERPLATE_CLUSTERS // len(sources))
+
+    def sample(source: RawSource) -> Iterator[list[Paragraph]]:
+        clusters = (cluster for _, cluster in _train_clusters(source, config) if isinstance(cluster, Cluster))
+        return ([*paragraphs_of(cluster, separator)] for cluster in islice(clusters, most))
+
+    def marks_of(source: RawSource) -> list[np.ndarray]:
+        return [paragraph_marks(paragraph.words for paragraph in paragraphs) for paragraphs in sample(source)]
+
+    marks = boilerplate(chain.from_iterable(_each_source(marks_of, sources, on_ray)), config.boilerplate)
     message = f"{len(marks)} paragraphs are boilerplate: they are in at least {config.boilerplate:.2%} of the clusters"
     if marks:
         paragraphs = chain.from_iterable(chain.from_iterable(map(sample, sources)))
@@ -134,18 +141,17 @@ def _each_source(work: Callable[[RawSource], _Found], sources: Iterable[RawSourc
         yield from found
 
 
-def _sample_text(source: RawSource, config: PrepareConfig) -> tuple[TextSample, bool, str]:
-    """Return a sample of a source's text, whether a cluster is readable, and the first problem of the others."""
-    sample, readable, first_problem = TextSample(config.vocab_size), False, ""
+def _sample_text(source: RawSource, config: PrepareConfig) -> tuple[TextSample, str]:
+    """Return a sample of a source's text, and the first problem of clusters that are not readable."""
+    sample, first_problem = TextSample(config.vocab_size), ""
     for record, cluster in _train_clusters(source, config):
         if isinstance(record.raw, dict) and IDS in record.raw:
             raise UserError(f"{source.name} holds ids, which need their own vocabulary: add --vocab FILE.model")
         if isinstance(cluster, Rejected):
             first_problem = first_problem or f"{record.where}: {cluster}"
         elif cluster:
-            readable = True
             sample.add(cluster.id, [cluster.title, *cluster.summaries, *(text for _, text in cluster.documents)])
-    return sample, readable, first_problem
+    return sample, first_problem
 
 
 def _train_clusters(source: RawSource, config: PrepareConfig) -> Iterator[tuple[Record, Cluster | Rejected | None]]:
@@ -158,14 +164,3 @@ def _train_clusters(source: RawSource, config: PrepareConfig) -> Iterator[tuple[
             yield record, reason
             continue
         yield record, cluster if split == "train" else None
-
-
-def _sample_paragraphs(source: RawSource, config: PrepareConfig, most: int) -> Iterator[list[Paragraph]]:
-    """Yield the paragraphs of the first ``most`` clusters of the train split."""
-    clusters = (cluster for _, cluster in _train_clusters(source, config) if isinstance(cluster, Cluster))
-    for cluster in islice(clusters, most):
-        yield [*paragraphs_of(cluster, config.paragraph_separator)]
-
-
-def _sample_marks(source: RawSource, sample: Callable[[RawSource], Iterator[list[Paragraph]]]) -> list[np.ndarray]:
-    return [paragraph_marks(paragraph.words for paragraph in paragraphs) for paragraphs in sample(source)]
