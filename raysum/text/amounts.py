@@ -32,9 +32,8 @@ _CLOSE = 0.1  # relative difference of amounts that "about" allows
 _NEAR = 40  # characters after a number in which the word is that it counts
 _SHORTEST = 4  # letters of a word that is counted
 _BETWEEN = re.compile(r"[\w\s]*\s")  # a number and that word
-_PART = re.compile(
-    rf"\s+of\s+(?:the|its|their|all|these|those)\s+(?:\d+|{'|'.join(WRITTEN)})\b", re.I
-)  # "two of the twelve"
+# "two of the twelve"
+_PART = re.compile(rf"\s+of\s+(?:the|its|their|all|these|those)\s+(?:\d+|{'|'.join(WRITTEN)})\b", re.I)
 _YEARS = range(1000, 2101)
 
 
