@@ -166,9 +166,8 @@ class Dataset:
         if url := url_of(self.path):
             sizes, entries = {name: size for name, (size, _) in listed(url).items()}, sorted(self._entries.items())
             if wrong := [n for n, entry in entries if n not in sizes or entry.get("bytes", sizes[n]) != sizes[n]]:
-                raise UserError(
-                    f"{url} is incomplete: missing or changed are {', '.join(wrong[:_MAX_NAMES])}; {_REMEDY}"
-                )
+                names = ", ".join(wrong[:_MAX_NAMES])
+                raise UserError(f"{url} is incomplete: missing or changed are {names}; {_REMEDY}")
             return
         written, problems = (self.path / MANIFEST).stat().st_mtime_ns, []
         for name, entry in self._entries.items():

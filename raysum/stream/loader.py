@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -88,16 +88,11 @@ def ray_dataset(stream: Stream, world: int, start: int, stop: int) -> "ray.data.
 
     # Not from_arrow: it needs a whole CPU to read its tables, while the workers may use all CPUs.
     ranges = [{"first": steps.start, "stop": steps.stop} for steps in step_ranges(plan_of(stream), start, stop)]
+    whole: Any = {"batch_size": None, "batch_format": "pyarrow"}
     dataset = (
         ray.data.from_items(ranges, override_num_blocks=len(ranges) // _SPREAD + 1)
-        .map_batches(lambda table: table, batch_size=None, batch_format="pyarrow", num_cpus=_CPUS / 2)
-        .map_batches(
-            read,
-            batch_size=None,
-            batch_format="pyarrow",
-            num_cpus=_CPUS,
-            concurrency=2 + world // _RANKS_OF_TASK,
-        )
+        .map_batches(lambda table: table, **whole, num_cpus=_CPUS / 2)
+        .map_batches(read, **whole, num_cpus=_CPUS, concurrency=2 + world // _RANKS_OF_TASK)
     )
     dataset.context.target_max_block_size = 1  # byte: every row that a task yields is a block
     return dataset
@@ -182,9 +177,8 @@ class Reader:
 
     def _pack(self, planned: _Planned, rank: int) -> MicroBatch:
         rows = planned.rows.tolist()
-        values = [
-            with_reference(self._held[row], number) for row, number in zip(rows, planned.drawn.tolist(), strict=True)
-        ]
+        numbered = zip(rows, planned.drawn.tolist(), strict=True)
+        values = [with_reference(self._held[row], number) for row, number in numbered]
         for row in rows:
             self._uses[row] -= 1
             if not self._uses[row]:

@@ -74,10 +74,8 @@ class Factbook(Scorer):
 
     def questions(self, reference: str) -> list[tuple[str, str]]:
         """Return a question for each fact that the reference states in the factbook's words."""
-        facts = {fact for facts in read_facts(reference.split("."), "") for fact in facts if fact[0]}
-        return [
-            (f"{_cased(s, reference)}: which {name}?", _cased(value, reference)) for s, name, value in sorted(facts)
-        ]
+        facts = sorted({fact for facts in read_facts(reference.split("."), "") for fact in facts if fact[0]})
+        return [(f"{_cased(s, reference)}: which {name}?", _cased(value, reference)) for s, name, value in facts]
 
 
 def _cased(plain: str, reference: str) -> str:
