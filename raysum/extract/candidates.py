@@ -66,9 +66,8 @@ class Candidates:
         """Return a sentence, clean and without the mark of its speaker."""
         if number not in self._texts:
             mark, speaker = self._turns[number]
-            text = clean(
-                self.raw[number][len(mark) :], self._scholarly, self.languages[number], is_spoken=bool(speaker)
-            )
+            raw = self.raw[number][len(mark) :]
+            text = clean(raw, self._scholarly, self.languages[number], is_spoken=bool(speaker))
             is_uncased = bool(speaker) or self.documents[number] in self._uncased
             self._texts[number] = text[:1].upper() + text[1:] if is_uncased else text
         return self._texts[number]
@@ -112,10 +111,6 @@ class Candidates:
         is_sentence = not (text[:1].islower() or is_fragment(text, bool(self._turns[number][1])))
         return is_sentence and number not in self._unprinted and self.speaker(number) is not None
 
-    def alone(self, number: int) -> str:
-        """Return a sentence as it is printed without its neighbours."""
-        return self._spoken(without_connective(self.text(number)), number)
-
     def printed(self, numbers: Sequence[int]) -> list[str]:
         """Return the sentences ``numbers`` in this order. A speaker is named once for adjacent sentences."""
         texts, before = list[str](), -1
@@ -123,13 +118,10 @@ class Candidates:
             follows = before >= 0 and self._previous[number] == before
             text = self.text(number) if follows else without_connective(self.text(number))
             is_same = follows and self.speaker(before) == self.speaker(number)
-            texts.append(text if is_same else self._spoken(text, number))
+            speaker = "" if is_same else self.speaker(number)
+            texts.append(f"{speaker}: {text}" if speaker else text)
             before = number
         return texts
-
-    def _spoken(self, text: str, number: int) -> str:
-        speaker = self.speaker(number)
-        return f"{speaker}: {text}" if speaker else text
 
 
 def _languages(texts: Sequence[str], documents: Sequence[int]) -> tuple[str, list[str]]:

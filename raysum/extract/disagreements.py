@@ -116,10 +116,8 @@ def _disagreement(row: Mapping[str, Any], group: Sequence[Stated]) -> Disagreeme
 
 
 def _printed(text: str, amount: Amount) -> str:
-    hedge = amount.hedge and f"{amount.hedge} "
-    return hedge.replace("least", "at least").replace("most", "at most") + " ".join(
-        text[amount.start : amount.end].split()
-    )
+    hedge = {"about": "about ", "least": "at least ", "most": "at most "}.get(amount.hedge, "")
+    return hedge + " ".join(text[amount.start : amount.end].split())
 
 
 def _without(text: str, amount: Amount) -> str:

@@ -74,7 +74,7 @@ def _leads(cluster: Cluster, source: SourceTexts) -> Iterator[tuple[Headline, fl
     """Yield the first sentence of each document."""
     starts = {document: number for number, document in reversed([*enumerate(source.documents)])}
     for document, number in starts.items():
-        text = _shortened(source.printed(number), source.language_of(document))
+        text = _shortened(source.printed([number])[0], source.language_of(document))
         if text and source.group(number, []) == [number]:
             yield Headline(text=text, citations=[Citation.of(source.row, number, 1.0)]), _LEAD * _fullness(text)
 

@@ -160,8 +160,7 @@ def train(config: Config, compared: bool = True) -> Run:
     run.create(config, dataset.manifest["recipe"], dataset.vocabulary_path)
     trees, tables = _fitted(known, spec)
     word_cues, name_cues = (_cues(known, part, table) for part, table in enumerate(tables))
-    gains = gain_shares(trees)
-    explanation = Explanation(target=spec.target, gains=gains, word_cues=word_cues, name_cues=name_cues)
+    explanation = Explanation(target=spec.target, gains=gain_shares(trees), word_cues=word_cues, name_cues=name_cues)
     del trees["gain"]
     arrays = {**trees, **dict(zip(_TABLES, tables, strict=True))}
     losses = {"train_loss": _loss(known, trees, tables)}

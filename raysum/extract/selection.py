@@ -61,7 +61,7 @@ def take(system: Extractive, source: SourceTexts, settings: ExtractConfig, whole
             group, size = [number], length.count(source.texts[number])
         else:
             group = source.group(number, taken.numbers)
-            printed = map(source.printed, group)
+            printed = (source.printed([each])[0] for each in group)
             size = sum(length.count(text) + length.space if whole else len(text.split()) for text in printed)
         if not group or number in taken.numbers:
             continue

@@ -54,11 +54,6 @@ class SourceTexts:
         text = self.texts[number]
         return content_words(text, self.candidates.languages[number]) if self.candidates else words(text)
 
-    @cached_property
-    def title_terms(self) -> list[str]:
-        """The words of the title that are compared."""
-        return content_words(self.title, self.candidates.language) if self.candidates else words(self.title)
-
     def language_of(self, document: int | None) -> str:
         """Return the language of a document, or with None of most texts."""
         assert self.candidates is not None
@@ -87,9 +82,9 @@ class SourceTexts:
                 found.setdefault(document, each)
         return [*found.values()][:_MERGED]
 
-    def printed(self, number: int) -> str:
-        """Return a text as it is printed alone."""
-        return self.candidates.alone(number) if self.candidates else self.texts[number]
+    def printed(self, numbers: Sequence[int]) -> list[str]:
+        """Return the texts ``numbers`` as they are printed in this order."""
+        return self.candidates.printed(numbers) if self.candidates else [self.texts[number] for number in numbers]
 
 
 class Taken:

@@ -153,9 +153,8 @@ def extracted_summary(system: Extractive, settings: ExtractConfig, row: Mapping[
     """
     source = SourceTexts.of(row, system.readable if settings.readable is None else settings.readable)
     chosen, length = sorted(take(system, source, settings)), Length.of(settings, source)
-    texts = source.candidates.printed(chosen) if source.candidates else [source.texts[number] for number in chosen]
     sentences, whole = list[Sentence](), ""
-    for number, text in zip(chosen, texts, strict=True):
+    for number, text in zip(chosen, source.printed(chosen), strict=True):
         whole += " " * (whole != "" and whole[-1] not in _NO_SPACE_AFTER)
         numbers = [number, *source.same_content(number)]
         cited = [Citation.of(row, each, 1 / len(numbers)) for each in numbers]

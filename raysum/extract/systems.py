@@ -17,6 +17,7 @@ from raysum.prepare.ranking import best_first, centrality, positions
 from raysum.runs.folder import Run
 from raysum.systems import extractive, extractive_names, part
 from raysum.text.cleaning import bigrams
+from raysum.text.languages import content_words
 
 # Chosen on development clusters of several sets (bench/RESULTS.md).
 _TITLE, _POSITION, _POSITION_IN_ONE, _PERSONAL = 0.5, 0.5, 0.25, 0.7
@@ -106,7 +107,7 @@ class LexRank(Extractive):
         scores = centrality(source.vectors)
         if source.candidates is None:
             return scores
-        scores *= 1 + _TITLE * source.vectors.cosine(source.title_terms)
+        scores *= 1 + _TITLE * source.vectors.cosine(content_words(source.title, source.candidates.language))
         position = _POSITION if len({*source.documents}) > 1 else _POSITION_IN_ONE
         scores *= 1 + position / (1 + positions(np.array(source.documents)))
         scores[source.candidates.personal()] *= _PERSONAL

@@ -17,6 +17,7 @@ _MOST, _UNITS = 6, 3  # themes; units of each but one
 _REPORTS = frozenset(("said", "says", "told", "according", "reported", "reports"))  # are in no label
 _LABELS = 2  # phrases of a label
 _PAIR = 1.5  # factor of the score of two words beside one
+_Phrase = tuple[str, ...]  # one word, or two neighbours
 _LETTERS = 4  # of a word of a label, in scripts with spaces
 
 
@@ -26,9 +27,11 @@ def themes(summary: Summary, source: SourceTexts) -> list[Theme]:
     A sentence stays with the one that it continues. Units are clustered by Ward's method on their profiles (tf-idf
     cosines with all sentences of the cluster); the number of themes has the highest mean silhouette (Rousseeuw, 1987).
     """
+    if not summary.sentences:
+        return []
     units = _units(summary, source)
     texts = [" ".join(summary.sentences[number].text for number in unit) for unit in units]
-    profiles = np.stack([source.profile(text) for text in texts]) if texts else np.zeros((0, 1))
+    profiles = np.stack([source.profile(text) for text in texts])
     groups = _groups(profiles)
     labels = _labels(groups, texts, profiles, source)
     return [
@@ -57,7 +60,7 @@ def _units(summary: Summary, source: SourceTexts) -> list[list[int]]:
 def _groups(profiles: np.ndarray) -> list[list[int]]:
     """Return the rows of ``profiles`` [U, M] in groups, each in order."""
     if len(profiles) < 3:
-        return [[*range(len(profiles))]] if len(profiles) else []
+        return [[*range(len(profiles))]]
     from scipy.cluster.hierarchy import fcluster, linkage
     from sklearn.metrics import silhouette_score
 
@@ -77,9 +80,9 @@ def _labels(
     groups: Sequence[Sequence[int]], texts: Sequence[str], profiles: np.ndarray, source: SourceTexts
 ) -> list[str]:
     """Return for each group its most characteristic phrases: those in most sentences near it, and in few others."""
-    nearness = np.stack([profiles[[*group]].mean(0) for group in groups]) if groups else np.zeros((0, 1))
-    nearest = np.where(nearness.max(0) > 0, nearness.argmax(0), -1) if groups else np.zeros(0, int)
-    inside, everywhere = [Counter[tuple[str, ...]]() for _ in groups], Counter[tuple[str, ...]]()
+    nearness = np.stack([profiles[[*group]].mean(0) for group in groups])
+    nearest = np.where(nearness.max(0) > 0, nearness.argmax(0), -1)
+    inside, everywhere = [Counter[_Phrase]() for _ in groups], Counter[_Phrase]()
     excluded = _REPORTS.union(function_words(source.language_of(None)), words(source.title))
     for text, group in zip(source.texts, nearest, strict=True):
         phrases = _phrases(text, excluded)
@@ -92,10 +95,8 @@ def _labels(
     ]
 
 
-def _label(
-    text: str, inside: Counter[tuple[str, ...]], everywhere: Counter[tuple[str, ...]], excluded: frozenset[str]
-) -> str:
-    def score(phrase: tuple[str, ...]) -> float:
+def _label(text: str, inside: Counter[_Phrase], everywhere: Counter[_Phrase], excluded: frozenset[str]) -> str:
+    def score(phrase: _Phrase) -> float:
         return (_PAIR if len(phrase) == 2 else 1) * inside[phrase] ** 2 / max(everywhere[phrase], 1)
 
     taken, shown = set[str](), list[str]()
@@ -107,7 +108,7 @@ def _label(
     return ", ".join(shown)[:1].upper() + ", ".join(shown)[1:]
 
 
-def _phrases(text: str, excluded: frozenset[str]) -> set[tuple[str, ...]]:
+def _phrases(text: str, excluded: frozenset[str]) -> set[_Phrase]:
     """Return the words of a text that are not ``excluded``, and pairs of neighbours; single signs only in pairs."""
     found = words(text)
     usable = [word not in excluded and _is_usable(word) for word in found]
@@ -121,7 +122,7 @@ def _is_usable(word: str) -> bool:
     return word.isalpha() and (len(word) >= _LETTERS or not word.islower())
 
 
-def _printed(phrase: tuple[str, ...], text: str) -> str:
+def _printed(phrase: _Phrase, text: str) -> str:
     """Return a phrase as ``text`` has it, or "" if other signs separate its words."""
     found = re.search(r"(?<!\w)" * phrase[0].isascii() + " ?".join(map(re.escape, phrase)), text, re.I)
     return " ".join(found[0].split()) if found else ""

@@ -57,6 +57,12 @@ def test_themes_have_all_sentences_once_and_join_those_about_the_same():
         assert theme.label and all(word in own for word in re.findall(r"\w+", theme.label.lower()))
 
 
+def test_a_summary_without_sentences_has_an_empty_outline():
+    empty = raysum.load("lead").summarize("", [FIRE]).model_copy(update={"summary": "", "sentences": []})
+    outline = raysum.outline(empty, {"documents": [FIRE, SHOW]})
+    assert outline.themes == [] and outline.headline is None
+
+
 def test_a_sentence_stays_with_the_one_that_it_continues():
     text = f"{TRADE} But the paintings of the museum are safe. {SHOW}"
     summary = outlined([text, FIRE], "themes", words=200)
