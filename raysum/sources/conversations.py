@@ -21,7 +21,6 @@ from raysum.sources.staging import local_content, natural_key, opened_text
 
 _ID = re.compile(r"<[^<>\s]+>")
 _REPLY = re.compile(r"(?i)^\s*((re|aw|fwd?|wg|sv|antw|tr|rv)(\[\d+\])?:\s*)+")
-_SLACK_FILES = ("channels.json", "users.json")
 _SLACK_LINK = re.compile(r"<(?:@(\w+)|#\w+\|([^<>]*)|!(\w+)[^<>]*|[^<>|]*\|([^<>]*)|([^<>|]*))>")
 _Turn = tuple[str, str, str]  # the position (speaker and time), the speaker and the text
 
@@ -90,14 +89,12 @@ def _header(message: Message, name: str) -> str:
 
 def is_slack_export(folder: Path) -> bool:
     """Return whether ``folder`` is an unpacked export of a Slack workspace."""
-    return all((folder / name).is_file() for name in _SLACK_FILES)
+    return all((folder / name).is_file() for name in ("channels.json", "users.json"))
 
 
 def read_slack(folder: Path) -> Iterator[Record]:
     """Yield the channels of a Slack export; each day is a document with a line for each message."""
-    people = {
-        user["id"]: _name(user) for user in _json(folder / "users.json") if isinstance(user, dict) and "id" in user
-    }
+    people = {user["id"]: _name(user) for user in _json_objects(folder / "users.json") if "id" in user}
     for channel in Contents.of(folder).folders:
         days = [file for file in Contents.of(channel, folder).files if file.suffix == ".json"]
         if sum(day.stat().st_size for day in days) > LONGEST:
@@ -106,20 +103,20 @@ def read_slack(folder: Path) -> Iterator[Record]:
             yield Record(str(channel), {"id": channel.name, "title": channel.name, "documents": documents})
 
 
-def _json(path: Path) -> list[Any]:
+def _json_objects(path: Path) -> list[dict[str, Any]]:
+    """Return the objects in the list of a file."""
     with opened_text(path) as file:
         try:
             value = parse_json(file.read(LONGEST).decode("utf-8-sig", "replace"))
         except ValueError as error:
             raise UserError(f"{path} is not JSON ({error}); export or fetch it again") from None
-    return value if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _name(user: Mapping[str, Any]) -> str:
     profile = user.get("profile") or user.get("user_profile") or {}
-    return str(
-        profile.get("display_name") or profile.get("real_name") or user.get("real_name") or user.get("name") or ""
-    )
+    names = (profile.get("display_name"), profile.get("real_name"), user.get("real_name"), user.get("name"))
+    return str(next(filter(None, names), ""))
 
 
 def _day(path: Path, people: Mapping[Any, str]) -> dict[str, Any]:
@@ -127,8 +124,8 @@ def _day(path: Path, people: Mapping[Any, str]) -> dict[str, Any]:
         return f"@{people.get(link[1], link[1])}" if link[1] else next(filter(None, link.groups()[1:]), "")
 
     turns = list[_Turn]()
-    for message in _json(path):
-        if isinstance(message, dict) and message.get("text") and not str(message.get("subtype")).startswith("channel_"):
+    for message in _json_objects(path):
+        if message.get("text") and not str(message.get("subtype")).startswith("channel_"):
             speaker = people.get(message.get("user", "")) or _name(message) or str(message.get("username") or "someone")
             seconds = float(message.get("ts") or 0)
             time = datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M")

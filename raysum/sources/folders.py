@@ -14,8 +14,7 @@ from typing import Any
 
 from raysum.errors import UserError
 from raysum.runtime.progress import say
-from raysum.sources.documents.read import SUFFIXES, is_document, raw_document, read_documents
-from raysum.sources.documents.unsupported import identify
+from raysum.sources.documents.read import SUFFIXES, identify, is_document, raw_document, read_documents
 from raysum.sources.record import LONGEST, TOO_LONG, Record
 from raysum.sources.staging import head, natural_key, with_urls
 

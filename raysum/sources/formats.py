@@ -9,8 +9,7 @@ from pathlib import Path
 
 from raysum.errors import UserError
 from raysum.sources.conversations import read_mailbox, read_slack
-from raysum.sources.documents.read import is_document
-from raysum.sources.documents.unsupported import identify
+from raysum.sources.documents.read import identify, is_document
 from raysum.sources.folders import read_folder
 from raysum.sources.jsonl import read_json_clusters, read_jsonl
 from raysum.sources.pairing import SOURCES, read_paired, read_pairs

@@ -5,7 +5,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, zip_longest
 from pathlib import Path
@@ -145,15 +144,6 @@ def _files(folder: Path, corpus: Path, depth: int) -> Iterator[Path]:
         yield from _files(inner, corpus, depth - 1)
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """The names that are compared: of documents and summaries, which may also be the beginning of a document's name."""
-
-    document: Callable[[str], str]
-    summary: Callable[[str], str]
-    is_prefix: bool = False
-
-
 def _stem(name: str) -> str:
     return _KIND.sub("", name.rpartition(".")[0] or name).lower()
 
@@ -166,12 +156,14 @@ def _last(name: str) -> str:
     return _FIRST_KIND.sub("", _stem(name))
 
 
-_RULES = (
-    _Rule(_stem, _stem),
-    _Rule(_stem, lambda name: _KIND.sub("", _NUMBER.sub("", _stem(name)))),
-    _Rule(_first, _first),
-    _Rule(_first, _first, is_prefix=True),
-    _Rule(_last, _last),
+# The names of documents and summaries that are compared, and whether the latter may begin the former.
+_Rule = tuple[Callable[[str], str], Callable[[str], str], bool]
+_RULES: tuple[_Rule, ...] = (
+    (_stem, _stem, False),
+    (_stem, lambda name: _KIND.sub("", _NUMBER.sub("", _stem(name))), False),
+    (_first, _first, False),
+    (_first, _first, True),
+    (_last, _last, False),
 )
 _Match = dict[str, tuple[list[Path], tuple[Path, ...]]]
 
@@ -187,15 +179,16 @@ def _best_match(documents: Path, summaries: Path) -> _Match:
 def _match(
     documents: Path, texts: list[Path], summaries: Path, references: list[Path], rule: _Rule, by_folder: bool
 ) -> _Match:
+    name_of_document, name_of_summary, is_prefix = rule
     known, clusters = defaultdict[str, list[Path]](list), _Match()
     for reference in references:
-        known[rule.summary(reference.name)].append(reference)
+        known[name_of_summary(reference.name)].append(reference)
     for text in texts:
         if by_folder and text.parent == documents:
             continue
         file_or_folder = text.parent.name if by_folder else text.name
-        name = rule.document(file_or_folder)
-        prefixes = [name[:end] for end in range(len(name), 1, -1)] if rule.is_prefix else [name]
+        name = name_of_document(file_or_folder)
+        prefixes = [name[:end] for end in range(len(name), 1, -1)] if is_prefix else [name]
         name = next((prefix for prefix in prefixes if prefix in known), "")
         about = {*text.relative_to(documents).parent.parts, text.suffix.removeprefix(".")}
         shared = {file: about.intersection(file.relative_to(summaries).parent.parts) for file in known.get(name, ())}

@@ -147,11 +147,9 @@ def _qmsum(raw: Raw) -> list[dict[str, Any]]:
 
 def _scientific(raw: Raw) -> dict[str, Any]:
     """Convert arXiv and PubMed (Cohan et al. 2018): the sections of a paper, and its abstract with marked sentences."""
-    names, sections = raw.get("section_names") or [], raw.get("sections") or [raw["article_text"]]
-    documents = [
-        {"source": names[n] if n < len(names) else f"section {n + 1}", "text": "\n".join(section)}
-        for n, section in enumerate(sections)
-    ]
+    sections, names = raw.get("sections") or [raw["article_text"]], [*(raw.get("section_names") or [])]
+    names += [f"section {n}" for n in range(len(names) + 1, len(sections) + 1)]
+    documents = [{"source": name, "text": "\n".join(part)} for name, part in zip(names, sections, strict=False)]
     summary = "\n".join(_SENTENCE_MARKS.sub("", sentence).strip() for sentence in raw["abstract_text"])
     return {"id": raw.get("article_id"), "documents": documents, "summary": summary}
 

@@ -22,7 +22,6 @@ SPLITS = ("train", "valid", "test")
 _NAMES = {"train": "train", "training": "train", "test": "test"} | dict.fromkeys(
     ("valid", "val", "dev", "validation", "development"), "valid"
 )
-_LATIN = "; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > OTHER"
 LISTS = ("documents", "paragraphs", "summaries")  # fields that are lists; in a table they may hold JSON
 _MAX_DEPTH = 64  # levels of nested lists and objects; Python can copy and write many more
 
@@ -79,7 +78,7 @@ def text_record(where: str, content: bytes | None, parse: Callable[[str], Any]) 
     try:
         return Record(where, parse(decode_utf8(where, content)), size=len(content))
     except UnicodeDecodeError as error:
-        reason, detail = "not UTF-8", f"byte {error.start}{_LATIN}"
+        reason, detail = "not UTF-8", f"byte {error.start}; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > OTHER"
     except Rejected as error:
         reason, detail = error.reason, error.detail
     return Record(where, content.decode("utf-8", "replace").strip(), reason, detail, len(content))

@@ -9,9 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from raysum.sources.archives import archive_of, member
-from raysum.sources.documents.read import DOCUMENT_FORMATS
+from raysum.sources.documents.read import DOCUMENT_FORMATS, identify
 from raysum.sources.documents.text import encoding_of
-from raysum.sources.documents.unsupported import identify
 from raysum.sources.folders import is_about_folder, leads_out
 from raysum.sources.formats import format_by_name
 from raysum.sources.staging import head, opened

@@ -16,6 +16,7 @@ _TAGS = r"<!--.*?-->|<(?P<tag>(?i:script|style|noscript|template))\b.*?</(?P=tag
 _ADDRESS = r"<[^<>\s]+[@:][^<>\s]+>"  # which Markdown shows
 _ENTITY = r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|\w{2,31});"
 _LINKS = r"!\[[^\]\n]*\]\([^()\n]*\)|\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+[\"'][^\"'\n]*[\"'])?\)|\]\[[^\]\n]*\]"
+OF_MARKDOWN, OF_PAGES = f"(?!{_ADDRESS})(?:{_TAGS})|{_LINKS}|{_ENTITY}", f"{_TAGS}|{_ENTITY}"  # what is not text
 _QUOTED_PRINTABLE = r"(?:=[\dA-F]{2})+|=\r?\n"
 _LONG = 40  # letters of a line that is searched before the short ones around it
 _SHORTEST = 16  # letters of the parts of a line that is not found as a whole
@@ -74,21 +75,11 @@ def _shown(markup: str) -> str:
     return ""
 
 
-def markdown_pieces(text: str, raw: str) -> list[Piece]:
-    """Return the pieces of the ``text`` of Markdown in the order of the text."""
-    return _pieces(text, _Visible(raw, f"(?!{_ADDRESS})(?:{_TAGS})|{_LINKS}|{_ENTITY}"), raw)
-
-
-def page_pieces(text: str, raw: str) -> list[Piece]:
-    """Return the pieces of the ``text`` of a web page in the order of the text."""
-    return _pieces(text, _Visible(raw, f"{_TAGS}|{_ENTITY}"), raw)
-
-
 def mail_pieces(text: str, raw: str, is_page: bool) -> list[Piece]:
     """Return the pieces of the ``text`` of an e-mail with a body that is plain or a page, not in base64."""
     is_quoted = re.search(r"(?im)^content-transfer-encoding:\s*quoted-printable", raw) is not None
-    markup = [_QUOTED_PRINTABLE] * is_quoted + [_TAGS, _ENTITY] * is_page
-    return _pieces(text, _Visible(raw, "|".join(markup) or r"\b\B"), raw)
+    markup = [_QUOTED_PRINTABLE] * is_quoted + [OF_PAGES] * is_page
+    return find_pieces(text, raw, "|".join(markup) or r"\b\B")
 
 
 def file_span(pieces: Sequence[Sequence[int]], start: int, end: int, quote: str) -> tuple[int, int] | None:
@@ -113,8 +104,12 @@ def _is_equal(piece: Piece) -> bool:
     return piece.end - piece.start == piece.file_end - piece.file_start
 
 
-def _pieces(text: str, visible: _Visible, raw: str) -> list[Piece]:
-    """Return the pieces of the lines of ``text``: of the long ones first, then of the others between them."""
+def find_pieces(text: str, raw: str, markup: str) -> list[Piece]:
+    """Return the pieces of the ``text`` of a file with the content ``raw``, in order; ``markup`` is such as OF_PAGES.
+
+    The long lines are searched first, then the others between them.
+    """
+    visible = _Visible(raw, markup)
     lines = [[at for at in range(*line.span()) if text[at].isalnum()] for line in _LINE.finditer(text)]
     lines = [line for line in lines if line]
     found, cursor = dict[int, int](), 0
@@ -123,18 +118,11 @@ def _pieces(text: str, visible: _Visible, raw: str) -> list[Piece]:
             at = _find(text, line, visible, cursor)
             if at >= 0:
                 found[number], cursor = at, at + len(line)
-    following = dict[int, int]()
-    limit = len(visible.letters)
-    for number in reversed(range(len(lines))):
-        following[number] = limit
-        limit = found.get(number, limit)
+    limits = [len(visible.letters), *reversed(found.values())]  # the start of the next long line is the last one
     pieces, cursor = list[Piece](), 0
     for number, line in enumerate(lines):
-        if number in found:
-            pieces += _placed(text, line, visible, found[number], raw)
-            cursor = found[number] + len(line)
-            continue
-        for part, at in _parts(text, line, visible, cursor, following[number]):
+        long = [(line, limits.pop())] if number in found else []
+        for part, at in long or _parts(text, line, visible, cursor, limits[-1]):
             pieces += _placed(text, part, visible, at, raw)
             cursor = at + len(part)
     return pieces

@@ -6,20 +6,18 @@ from contextlib import suppress
 from dataclasses import replace
 
 from raysum.runtime.extras import needs
-from raysum.sources.documents.file_positions import page_pieces
-from raysum.sources.documents.markdown import render_markdown
+from raysum.sources.documents.file_positions import OF_PAGES, find_pieces
+from raysum.sources.documents.source_text import render_markdown
 from raysum.sources.documents.text import DocumentText, decode_text, join_blocks, unicode_encoding, without_blocks
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _TEXT_TAGS = (*_HEADINGS, "p", "ul", "ol", "dl", "table", "blockquote", "pre")
 _UNSEEN = ("script", "style", "noscript", "template", "title")
-_INLINE = frozenset(
-    re.findall(
-        r"\w+",
-        "a abbr b bdi bdo br cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small span "
-        "strike strong sub sup td th time tt u var wbr",
-    )
+_INLINE_TAGS = (
+    "a abbr b bdi bdo br cite code data del dfn em font i img ins kbd label mark q ruby rt s samp small span "
+    "strike strong sub sup td th time tt u var wbr"
 )
+_INLINE = frozenset(_INLINE_TAGS.split())
 _CHARSET = re.compile(rb"""(?i)<(?:meta[^>]+charset|\?xml[^>]+encoding)\s*=\s*["']?([\w.:-]+)""")
 _HEAD = 4096  # bytes in which a page declares its encoding
 _XML_DECLARATION = re.compile(r"^\s*<\?xml.*?\?>")
@@ -31,28 +29,15 @@ _PRUNED = [  # elements with such a class or id, unless they hold most of the pa
 ]
 _BARE_UNWANTED = " | ".join(["//nav", "//aside", "//footer", *_PRUNED])
 _BARE = 0.9  # share of the text that is in headings, paragraphs, lists and tables directly below the body
-_FURNITURE = [  # patterns, and the maximum number of words of such a block
-    (re.compile(r"(?i)\bcookies?\b.*\b(accept|agree|consent|settings|policy|use)|\b(we|site) uses? cookies"), 80),
-    (
-        re.compile(
-            r"(?i)^(accept|reject|allow|manage) (all|cookies|preferences)|^(i agree|got it|skip to (main )?content)$"
-        ),
-        8,
-    ),
-    (re.compile(r"(?i)^(sign|log) (in|up|out)\b|^subscribe\b|\bnewsletter\b|^share (this|on|via)\b|^follow us\b"), 20),
-    (
-        re.compile(
-            r"(?i)^(advertisement|sponsored|read more|related (articles|stories)|most read|print|menu|search)\b"
-        ),
-        8,
-    ),
-    (re.compile(r"(?i)all rights reserved|^(©|copyright\b)|terms of (use|service).*privacy|privacy.*terms of"), 25),
-    (re.compile(r"^(?i:by) [A-Z][\w.'’-]+( (?:[A-Z][\w.'’-]+|and|&|,))*( ?[|,–—-] ?.*)?$"), 14),
-    (
-        re.compile(r"(?i)^(published|updated|posted|last (modified|updated))\b.*\d|^\d+ (min(ute)?s? read|comments?)$"),
-        14,
-    ),
-]
+_FURNITURE = {  # patterns, and the maximum number of words of such a block
+    r"(?i)\bcookies?\b.*\b(accept|agree|consent|settings|policy|use)|\b(we|site) uses? cookies": 80,
+    r"(?i)^(accept|reject|allow|manage) (all|cookies|preferences)|^(i agree|got it|skip to (main )?content)$": 8,
+    r"(?i)^(sign|log) (in|up|out)\b|^subscribe\b|\bnewsletter\b|^share (this|on|via)\b|^follow us\b": 20,
+    r"(?i)^(advertisement|sponsored|read more|related (articles|stories)|most read|print|menu|search)\b": 8,
+    r"(?i)all rights reserved|^(©|copyright\b)|terms of (use|service).*privacy|privacy.*terms of": 25,
+    r"^(?i:by) [A-Z][\w.'’-]+( (?:[A-Z][\w.'’-]+|and|&|,))*( ?[|,–—-] ?.*)?$": 14,
+    r"(?i)^(published|updated|posted|last (modified|updated))\b.*\d|^\d+ (min(ute)?s? read|comments?)$": 14,
+}
 
 
 def read_html(content: bytes, name: str) -> DocumentText:
@@ -76,7 +61,7 @@ def read_html(content: bytes, name: str) -> DocumentText:
         found = without_blocks(render_markdown(main_text, title), is_furniture)
     else:
         found = join_blocks(html_blocks(page), title)
-    return replace(found, pieces=page_pieces(found.text, page))
+    return replace(found, pieces=find_pieces(found.text, page, OF_PAGES))
 
 
 def _is_bare(page: str) -> bool:
@@ -107,7 +92,7 @@ def decode_page(content: bytes, name: str) -> str:
 def is_furniture(block: str) -> bool:
     """Return whether a paragraph of a web page is a banner, a byline, or a link to elsewhere on the site."""
     num_words = len(block.split())
-    return any(num_words <= most and pattern.search(block) for pattern, most in _FURNITURE)
+    return any(num_words <= most and re.search(pattern, block) for pattern, most in _FURNITURE.items())
 
 
 def html_blocks(page: str, unwanted: str = "") -> Iterator[tuple[str, str]]:
