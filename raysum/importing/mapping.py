@@ -112,4 +112,4 @@ def converting(path: Path, code: str) -> Iterator[None]:
         reason = "; ".join(": ".join(map(str, words)) for words in problems)
     except (LookupError, ValueError, TypeError, RuntimeError) as error:
         reason = str(error)
-    raise UserError(f"{path} is not a checkpoint of {code} that raysum can import: {reason}")
+    raise UserError(f"{path} is not a checkpoint of {code} that raysum can import: {reason}") from None

@@ -37,7 +37,7 @@ def best_first(scores: np.ndarray) -> np.ndarray:
 
 
 def positions(groups: np.ndarray) -> np.ndarray:
-    """[M] the position of each text in its group; groups are contiguous."""
+    """Return [M]: the position of each text in its group. ``groups`` [M] is contiguous."""
     starts = np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1))
     return np.arange(len(groups)) - np.repeat(starts, np.diff([*starts, len(groups)]))
 

@@ -17,7 +17,7 @@ from raysum.errors import UserError
 from raysum.prepare.cluster import IDS, Cluster, read_cluster
 from raysum.prepare.config import PrepareConfig, hash_of
 from raysum.prepare.paragraphs import Paragraph, mark, paragraphs_of
-from raysum.prepare.shards import Failure
+from raysum.runtime.failures import Failure
 from raysum.runtime.progress import bar, say
 from raysum.sources.find import RawSource, in_groups
 from raysum.sources.record import Record, Rejected

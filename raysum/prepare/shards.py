@@ -10,12 +10,11 @@ chunks with a note are skipped.
 import json
 import pickle
 import shutil
-import traceback
 from collections import ChainMap, Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +27,7 @@ from raysum.prepare.config import PrepareConfig
 from raysum.prepare.passages import MAX_SENTENCES
 from raysum.prepare.row_builder import RowBuilder
 from raysum.runtime.checksums import check_file, checksum
+from raysum.runtime.failures import Failure, unpickled
 from raysum.runtime.placement import share
 from raysum.runtime.processes import configure_process, quiet_data
 from raysum.runtime.progress import bar, say
@@ -61,42 +61,6 @@ class Part:
     @property
     def clusters(self) -> int:
         return self.kept + self.rejected.total()
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error of a task. Ray cannot send an exception with invalid Unicode in its text and would wait forever."""
-
-    message: str
-    is_mistake: bool  # of the user
-
-    @classmethod
-    def of(cls, error: Exception) -> "Failure":
-        is_mistake = isinstance(error, UserError)
-        return cls(str(error) if is_mistake else traceback.format_exc(), is_mistake)
-
-    @classmethod
-    def in_rows(cls, items: Iterable[Any], column: str) -> Iterator[dict[str, bytes]]:
-        """Yield rows with the pickled ``items``, or with the Failure that ends them.
-
-        No exception leaves a task of Ray Data, which would repeat it.
-        """
-        try:
-            for item in items:
-                yield {column: pickle.dumps(item)}
-        except Exception as error:
-            yield {column: pickle.dumps(cls.of(error))}
-
-    def throw(self) -> NoReturn:
-        raise UserError(self.message) if self.is_mistake else RuntimeError(f"a task failed:\n{self.message}")
-
-
-def unpickled(content: bytes) -> Any:
-    """Return the item that our workers pickled. Raises the error of a Failure."""
-    item = pickle.loads(content)
-    if isinstance(item, Failure):
-        item.throw()
-    return item
 
 
 def write_shards(

@@ -20,8 +20,8 @@ from raysum.config.sections import LoadConfig
 from raysum.decode.summary import NoSummary, readable
 from raysum.errors import UserError
 from raysum.extract.summarizer import extracts, summarizer_of
-from raysum.prepare.shards import Failure, unpickled
 from raysum.runs.folder import Run
+from raysum.runtime.failures import Failure, unpickled
 from raysum.runtime.lock import LOCK, folder_lock
 from raysum.runtime.placement import share
 from raysum.runtime.processes import configure_process, quiet_data

@@ -40,8 +40,8 @@ _Stream = TypeVar("_Stream")  # an iterator over events, or one for asyncio
 class _Connection(Generic[_Answer, _Stream]):
     """The address of a server, its key, the requests, and the meaning of answers.
 
-    ``_ask`` sends a request by its method and path, and ``_streamed`` one for a stream. A function returns its content
-    as arguments of httpx.
+    ``_ask`` sends a request by its method and path, and ``_streamed`` one for a stream. ``content`` is a function that
+    returns arguments of httpx, so that its errors are raised when the request is awaited or iterated.
     """
 
     _HTTP: type[httpx.Client] | type[httpx.AsyncClient]
@@ -85,7 +85,7 @@ class _Connection(Generic[_Answer, _Stream]):
         """Yield the names and values of the events of a summary, the last of which is ``("result", summary)``.
 
         >>> for event, values in Client().stream("Florence", ["text of a document", "text of another"]):
-        ...     print(event, values)
+        ...     print(event, values)  # for AsyncClient: async for
 
         The events are ``queued``, ``reading``, ``prefix`` and ``sentence``, see the route /v1/summarize/stream. Nothing
         is retried. Raises UserError if nothing answers, or if the server refuses the request or fails.

@@ -255,6 +255,7 @@ class Front:
         return api
 
     async def problems(self) -> list[str]:
+        """Return the problems since the last call, for the operator."""
         return reported_problems()
 
     async def are_ready(self) -> bool:

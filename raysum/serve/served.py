@@ -135,7 +135,7 @@ class Follower(Generic[T]):
             threading.Thread(target=self._watch, daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
-        """Return the values of a ``schema.ModelCard``, except ``beta``, and the last rejected version."""
+        """Return the values of a ``schema.ModelCard`` except ``beta``."""
         version = self.current
         times = {"loaded": version.loaded, "load_seconds": round(version.load_seconds, 2)}
         about = _described(version.config.run, version.config.checkpoint)

@@ -14,8 +14,8 @@ from typing import Any
 from raysum.config.base import with_settings
 from raysum.config.loading import section_of
 from raysum.errors import UserError
-from raysum.prepare.shards import Failure, unpickled
 from raysum.runtime.extras import needs
+from raysum.runtime.failures import Failure, unpickled
 from raysum.runtime.lock import folder_lock
 from raysum.runtime.processes import quiet_data
 from raysum.runtime.progress import bar, say

@@ -49,9 +49,11 @@ def trial_scores(job: Job, name: str, values: dict[str, Any]) -> "pd.DataFrame":
     """Return the scores of each example in the trial ``name``. If it saved none, decode and score the split now."""
     import pandas as pd
 
-    for _ in _mean_scores(job, name, values, None, name):
-        pass
-    return pd.read_parquet(job.folder(name) / SCORES)
+    file = job.folder(name) / SCORES
+    if not file.is_file():
+        for _ in _mean_scores(job, name, values, None, name):
+            pass
+    return pd.read_parquet(file)
 
 
 def _mean_scores(job: Job, name: str, values: dict[str, Any], decoder: Any, actor: str) -> Iterator[dict[str, Any]]:

@@ -151,7 +151,8 @@ def read_facts(sentences: Iterable[str], title: str) -> list[list[Fact]]:
 
 @lru_cache(maxsize=4096)  # systems share sentences, and each is read for facts and for citations
 def _statements(sentence: str) -> tuple[list[Fact], str, list[tuple[str, str]]]:
-    """The facts of a plain sentence's phrases, the subject that it opens or "", and the names and values of clauses."""
+    """Return the facts of a plain sentence's phrases, the subject that the sentence opens or "", and the names and
+    values of its clauses."""
     phrases, clauses, openings, pronouns = _patterns()
     facts = [(found["s"], name, found["v"]) for phrase, name in phrases for found in phrase.finditer(sentence)]
     opening = openings.search(sentence)

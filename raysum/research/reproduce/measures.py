@@ -10,7 +10,6 @@ from raysum.bench.efficiency import EfficiencyBench
 from raysum.errors import UserError
 from raysum.metrics.rouge import PROTOCOLS
 from raysum.research.analyses import METRICS, PARTS, compression, plot_ranks, ranks, recall
-from raysum.research.human.analysis import human_analyze
 from raysum.research.human.answers import MARKS, UnansweredStudy
 from raysum.research.human.sheets import SHEETS, human_sheets
 from raysum.research.reproduce.tables import BASE, RANKER, REFERENCE, SECONDS, PaperTable, systems
@@ -170,6 +169,8 @@ def _study(place: Workspace, table: PaperTable, study: dict[str, Any], judged: l
 
     None if there can be no sheets.
     """
+    from raysum.research.human.analysis import human_analyze  # loads scipy
+
     folder = place.out / "judges" / f"{table.id}-{study['design']}"
     again = f"`raysum reproduce {table.id}` with the same settings reads what they hold"
     try:

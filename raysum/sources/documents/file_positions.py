@@ -105,9 +105,10 @@ def _is_equal(piece: Piece) -> bool:
 
 
 def find_pieces(text: str, raw: str, markup: str) -> list[Piece]:
-    """Return the pieces of the ``text`` of a file with the content ``raw``, in order; ``markup`` is such as OF_PAGES.
+    """Return the pieces of the ``text`` of a file with the content ``raw``, in order.
 
-    The long lines are searched first, then the others between them.
+    ``markup`` is a regular expression of what is not text, such as OF_PAGES. The long lines are searched first, then
+    the others between them.
     """
     visible = _Visible(raw, markup)
     lines = [[at for at in range(*line.span()) if text[at].isalnum()] for line in _LINE.finditer(text)]

@@ -36,7 +36,7 @@ DOCUMENT_FORMATS = (
 SUFFIXES = tuple(suffix for form in DOCUMENT_FORMATS for suffix in form.suffixes)
 _OCR, _SPEECH = "run OCR on it first", "transcribe it to subtitles (.srt, .vtt) first"
 _UNPACK, _PROGRAM = "unpack it", "leave it out"
-_OTHERS = {  # what files are that are no documents or rows, by patterns of their first bytes, and advice
+_OTHERS = {  # unsupported files: their names and advice, by a pattern of their first bytes
     rb"\x89PNG|\xff\xd8\xff|GIF8|II\*\0|MM\0\*|BM.{4}\0{4}|RIFF....WEBP": ("an image", _OCR),
     rb".{4}ftyp(?:heic|heix|mif1|avif)": ("an image", _OCR),
     rb"ID3|\xff[\xfb\xf3\xf2]|OggS|fLaC|RIFF....WAVE|FORM....AIF": ("audio", _SPEECH),
