@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from helpers import deployment_schemas as schemas
-from helpers.project import ROOT
+from helpers.project import ROOT, shell
 from raysum.config.loading import load_config
 
 CLUSTER = ROOT / "cluster"
@@ -344,3 +344,10 @@ def forbid_unknown(schema: Any) -> Any:
     if schema.get("x-kubernetes-int-or-string"):
         schema["type"] = ["integer", "string"]
     return schema
+
+
+def test_a_step_on_many_gpus_is_projected():
+    done = shell("python cluster/projection.py pht-1 8", ROOT)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^launches of \d{3} kernels +\d+\.\d\d ms$", done.stdout, re.MULTILINE)
+    assert re.search(r"^pht-1 on 8 GPUs: [1-9]", done.stdout, re.MULTILINE)
