@@ -7,7 +7,7 @@ from raysum.decode.summary import Summary, name_of
 from raysum.errors import UserError
 from raysum.extract.disagreements import disagreements
 from raysum.extract.headline import headline
-from raysum.extract.parts import PARTS, Part
+from raysum.extract.parts import PARTS, Part, chosen_parts
 from raysum.extract.source_texts import SourceTexts
 from raysum.extract.summarizer import passage_row
 from raysum.extract.themes import themes
@@ -18,10 +18,15 @@ from raysum.sources.record import Rejected
 def outline(summary: Summary, cluster: Mapping[str, Any], parts: Collection[Part] = PARTS) -> Summary:
     """Return the ``summary`` of the raw ``cluster`` with the ``parts``, all with citations.
 
-    They need no model, and add to summaries of all systems. Raises UserError if the cluster has no sentence.
+    They need no model, and add to summaries of all systems. Raises UserError if the cluster has no sentence, or if a
+    part is unknown.
 
     >>> raysum.outline(summary, {"documents": ["text of a document", "text of another"]}).headline
     """
+    try:
+        parts = chosen_parts(parts if isinstance(parts, str) else [*parts])
+    except ValueError as error:
+        raise UserError(str(error)) from None
     try:
         checked = read_cluster(cluster)
         row = passage_row(checked)

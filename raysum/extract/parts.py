@@ -8,8 +8,8 @@ Part = Literal["headline", "themes", "disagreements"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
-def _listed(value: Any) -> Any:
-    """Return the parts of "headline,themes" or "all"."""
+def chosen_parts(value: Any) -> Any:
+    """Return the parts of "headline,themes" or "all", or of a list. Raises ValueError for an unknown part."""
     if value == "all":
         return [*PARTS]
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
@@ -18,4 +18,4 @@ def _listed(value: Any) -> Any:
     return parts
 
 
-Outline = Annotated[list[Part], BeforeValidator(_listed)]
+Outline = Annotated[list[Part], BeforeValidator(chosen_parts)]

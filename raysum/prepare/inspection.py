@@ -40,7 +40,7 @@ _Way = tuple[Sequence[str], _Options, str]  # paths, options, and the pattern of
 
 @dataclass
 class Reading:
-    """A way to read sources, and the clusters of a sample. It is usable if at least half of the clusters are."""
+    """A way to read sources, and the clusters of a sample. It is usable if half of these are, and have words."""
 
     paths: Sequence[str]
     options: _Options
@@ -58,7 +58,7 @@ class Reading:
 
     @property
     def is_usable(self) -> bool:
-        return len(self.documents) > self.rejected.total()
+        return len(self.documents) > self.rejected.total() and any(self.words)
 
     def command(self, out: str) -> str:
         """Return the command that reads the sources; without summaries, it summarizes them."""
@@ -110,7 +110,7 @@ class Inspection(Shown):
             f"{count} sampled cluster{'s are' if count != 1 else ' is'} rejected: {why}"
             for why, count in self.given.rejected.items()
         ]
-        return self.given.problem or "; ".join(rejected) or "no cluster can be read"
+        return self.given.problem or "; ".join(rejected) or "no cluster with words can be read"
 
     def to_dict(self) -> dict[str, Any]:
         """Return ``files`` and ``encodings`` with their numbers, ``bytes``, ``columns`` with their mean words,

@@ -5,7 +5,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from raysum.errors import UserError
 
 _RETRIED = (429, 500, 502, 503, 504)  # a limit of the key, a replica died, the queue is full, or the server stops
 _RUNNING, _POLL = "in_progress", 1.0  # the status of a batch, and seconds between two looks at it
+_LAST_PORT = 65535
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 30  # seconds: after the first attempt, and if the server asks for more
 
 
@@ -150,6 +151,8 @@ class _Connection(Generic[_Answer, _Stream]):
     def _errors(self) -> Iterator[None]:
         """Raises UserError in place of errors of the address and the connection."""
         try:
+            if (httpx.URL(self.address).port or 0) > _LAST_PORT:
+                raise httpx.InvalidURL("no such port")
             yield
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
             raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
@@ -299,14 +302,16 @@ class _Events:
 
 
 def _lines(requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the content of a request for a batch, as an argument of httpx."""
+    """Return the content of a request for a batch, as an argument of httpx. Raises UserError if they have no ids."""
+    if not isinstance(requests, Mapping):
+        raise UserError("requests have no ids: put them into a dictionary, {id: request}")
     lines = (json.dumps({"custom_id": custom_id, "body": body}) for custom_id, body in requests.items())
     return {"content": "".join(f"{line}\n" for line in lines).encode()}
 
 
 def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a request for a summary, as an argument of httpx."""
-    if isinstance(documents, str | bytes | Path):
+    if isinstance(documents, str | bytes | Path | Mapping) or not isinstance(documents, Iterable):
         raise UserError("documents is not a list: put one document into brackets, [document]")
     others = {"id": id, **{name: options.pop(name, None) for name in ("outline", "model")}}
     body = {"title": title, "documents": [*map(_document, documents)], "options": options}
@@ -314,7 +319,9 @@ def _body(title: str, documents: Any, id: str | None, options: dict[str, Any]) -
 
 
 def _document(document: Any) -> Any:
-    """Return a document of a request. Raises UserError if it is a file that cannot be read."""
+    """Return a document of a request. Raises UserError if it is bytes, or a file that cannot be read."""
+    if isinstance(document, bytes):
+        raise UserError("a document is bytes: decode it to a text, or give the Path of its file")
     if not isinstance(document, Path):
         return document
     try:

@@ -180,8 +180,8 @@ class SeveralTablesError(UserError):
     """A file has several tables, or none of the given name; ``formats`` are the values of --format that read them."""
 
     def __init__(self, path: Path, names: Sequence[str], format: str):
-        available = ", ".join(names) or "none"
-        super().__init__(f"{path} has the tables {available}; name one with --format {format}:NAME")
+        choice = f"has the tables {', '.join(names)}; name one with --format {format}:NAME"
+        super().__init__(f"{path} {choice if names else 'has no table with rows; leave it out'}")
         self.formats = [f"{format}:{name}" for name in names]
 
 

@@ -10,6 +10,7 @@ import pytest
 import raysum
 from raysum.cli.clusters import Output, input_clusters, summarize_clusters, summarizer_in
 from raysum.config.sections import LoadConfig
+from raysum.errors import UserError
 
 FIRE = "A fire destroyed the old market hall of Porto on Tuesday. Firefighters fought the flames for seven hours."
 TRADE = (
@@ -61,6 +62,14 @@ def test_a_summary_without_sentences_has_an_empty_outline():
     empty = raysum.load("lead").summarize("", [FIRE]).model_copy(update={"summary": "", "sentences": []})
     outline = raysum.outline(empty, {"documents": [FIRE, SHOW]})
     assert outline.themes == [] and outline.headline is None
+
+
+def test_an_unknown_part_is_refused_and_all_are_all():
+    summary = raysum.load("lead").summarize("", [FIRE])
+    with pytest.raises(UserError, match="'head' is no part; choose of headline, themes, disagreements, or all"):
+        raysum.outline(summary, {"documents": [FIRE, SHOW]}, ["head"])
+    whole, parts = (raysum.outline(summary, {"documents": [FIRE, SHOW]}, *more) for more in ((), ("all",)))
+    assert whole == parts and whole.themes
 
 
 def test_a_sentence_stays_with_the_one_that_it_continues():

@@ -226,6 +226,10 @@ def test_an_empty_folder_and_rows_with_nul_are_named_once(tmp_path, monkeypatch,
     (tmp_path / "empty").mkdir()
     assert run(monkeypatch, "prepare empty --out data") == 2
     assert capsys.readouterr().err.count("empty holds neither") == 1
+    (tmp_path / "blank").mkdir()
+    (tmp_path / "blank" / "a.txt").touch()
+    assert run(monkeypatch, "prepare blank --out data --dry-run") == 2
+    assert "no cluster with words can be read" in capsys.readouterr().err
     (tmp_path / "rows.csv").write_bytes(b"id,documents,summary\n1,a\0b,sum\n")
     assert run(monkeypatch, "prepare rows.csv --out data") == 2
     assert "rows.csv:2: NUL characters" in capsys.readouterr().err

@@ -99,8 +99,9 @@ def test_patience_ends(server: Scripted, client):
 def test_where_nothing_answers_the_address_is_named(kind):
     with pytest.raises(UserError, match="nothing answers at http://127.0.0.1:9"):
         kind("http://127.0.0.1:9", retries=1).health()
-    with pytest.raises(UserError, match="is not a URL"):
-        kind("127.0.0.1:8000").health()
+    for wrong in ("127.0.0.1:8000", "http://127.0.0.1:99999"):
+        with pytest.raises(UserError, match="is not a URL"):
+            kind(wrong).health()
 
 
 @pytest.mark.parametrize("key", ["ké", "a\nb", "a\0b"])
@@ -157,6 +158,14 @@ def test_requests_of_one_async_client_wait_side_by_side(server: Scripted):
     assert [answer["title"] for answer in asyncio.run(ask())] == ["0", "1", "2", "3", "4"]
 
 
-def test_a_single_text_is_not_taken_for_a_list_of_letters():
+@pytest.mark.parametrize("documents", ["A bridge was built.", {"text": "A bridge was built."}, None])
+def test_a_single_document_is_not_taken_for_a_list(documents):
     with pytest.raises(UserError, match=r"documents is not a list: .*\[document\]"):
-        Client("http://127.0.0.1:1").summarize("Bridge", "A bridge was built.")
+        Client("http://127.0.0.1:1").summarize("Bridge", documents)
+
+
+def test_bytes_and_requests_without_ids_are_refused():
+    with pytest.raises(UserError, match="a document is bytes: decode it to a text"):
+        Client("http://127.0.0.1:1").summarize("Bridge", [b"A bridge was built."])
+    with pytest.raises(UserError, match="requests have no ids: put them into a dictionary"):
+        Client("http://127.0.0.1:1").start_batch([{"title": "Bridge"}])

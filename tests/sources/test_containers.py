@@ -69,6 +69,9 @@ def test_a_sheet_of_a_spreadsheet(tmp_path):
     with pytest.raises(UserError, match="b.xlsx has the tables A, B; name one with --format xlsx:NAME"):
         read(tmp_path / "b.xlsx")
     assert len(read(tmp_path / "b.xlsx", format="xlsx:B")) == 2
+    (tmp_path / "none.xlsx").write_bytes(workbook({"About": [["x"]]}))
+    with pytest.raises(UserError, match="none.xlsx has no table with rows; leave it out"):
+        read(tmp_path / "none.xlsx")
     with zipfile.ZipFile(tmp_path / "bomb.xlsx", "w", zipfile.ZIP_DEFLATED) as bomb:
         bomb.writestr("xl/workbook.xml", bytes(1 << 20) * 1100)
     for name, content, message in (("c.xlsx", b"PK\3\4 no", "cannot be read"), ("bomb.xlsx", None, "is too large")):
