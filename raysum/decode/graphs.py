@@ -1,8 +1,8 @@
-"""Decoding steps on a GPU as CUDA graphs: one launch for all kernels of a model's step (about 120 operations).
+"""Steps of a search on a GPU as CUDA graphs: one launch for all operations of the model and of the search around it.
 
-A graph repeats operations on the memory in which they were captured. So it is used as long as the arrays of a cache
-stay in place: until examples leave, or until a cache needs larger arrays. The search around the step is not captured,
-nor are steps that several searches share (:mod:`raysum.decode.multi_beta`).
+A graph repeats operations on the memory in which they were captured. So it is used as long as the arrays of the search
+stay in place: until examples leave, or until a cache or the hypotheses need larger arrays. Steps that several searches
+share are no graphs (:mod:`raysum.decode.multi_beta`).
 Written without a GPU: a test repeats captured operations on the CPU, but graphs themselves have never run.
 """
 
@@ -16,59 +16,50 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from raysum.models.batch import AttentionRequest
-from raysum.models.keys import Cache
-from raysum.models.layers import backbone_of
-
-Outputs = tuple[Tensor, Tensor | None]
+Outputs = tuple[Tensor, ...]
 
 _capturing = threading.Lock()
 _uncaptured: WeakSet[Any] = WeakSet()  # models whose capture failed
 
 
-def on_device(model: Any, device: torch.device) -> Any:
-    """Return a model whose steps are graphs, if its ``device`` and its layers permit it, otherwise ``model``."""
+def permits_graphs(model: Any, device: torch.device) -> bool:
+    """Return whether the device and the layers of ``model`` permit graphs of its steps."""
     is_possible = device.type == "cuda" and hasattr(model, "extend") and model.spec.compiles
-    return GraphedSteps(model) if is_possible and model not in _uncaptured else model
+    return is_possible and model not in _uncaptured
 
 
-class GraphedSteps:
-    """A StepModel of one search. Its results are overwritten by its next step.
+class RepeatedStep:
+    """A step of one search, ``work``, which is captured at the second call with the same arrays.
 
-    If a capture fails, the search warns and continues without graphs, as do later ones with this model.
+    ``arrays`` returns some that are replaced if any of the search is. If a capture fails, the search warns and
+    continues without graphs, as do later ones with this ``model``.
     """
 
-    def __init__(self, model: Any):
-        """``model``: a :class:`raysum.models.generator.Generator`."""
-        self._model = model
-        self._store: Tensor | None = None  # of the cache, when a graph was last possible
+    def __init__(
+        self, work: Callable[[], Outputs], arrays: Callable[[], tuple[Any, ...]], model: Any, device: torch.device
+    ):
+        self._work, self._arrays, self._model, self._device = work, arrays, model, device
+        self._former: tuple[Any, ...] = ()  # arrays after the former step
         self._graph: tuple[Callable[[], None], Outputs] | None = None
         self._can_capture = True
 
-    def start(self, memory: Any, beams: int) -> Cache:
-        return self._model.start(memory, beams, is_fixed=True)
-
-    def step(self, tokens: Tensor, state: Cache, attention: AttentionRequest = False) -> Outputs:
-        state.make_room()
-        if state.store is None or state.store is not self._store:  # the first step with new arrays is no repetition
-            self._graph = None
-            outputs = self._model.extend(tokens, state, attention)
-            self._store = state.store
+    def __call__(self) -> Outputs:
+        """Return the results of a step, as new arrays."""
+        if [*map(id, self._former)] != [*map(id, self._arrays())]:
+            self._graph, outputs = None, self._work()  # the first step with new arrays is no repetition
+            self._former = self._arrays()
             return outputs
         if self._graph is None and self._can_capture:
-            self._capture(tokens, state, attention)
-        most = backbone_of(self._model.spec).max_target
-        if self._graph is None or (most is not None and state.length > most):  # beyond it the model raises an error
-            return self._model.extend(tokens, state, attention)
+            self._capture()
+        if self._graph is None:
+            return self._work()
         repeat, outputs = self._graph
-        self._tokens.copy_(tokens)
         repeat()
-        return outputs
+        return tuple(output.clone() for output in outputs)
 
-    def _capture(self, tokens: Tensor, state: Cache, attention: AttentionRequest) -> None:
-        self._tokens = tokens.clone()
+    def _capture(self) -> None:
         try:
-            self._graph = capture(lambda: self._model.extend(self._tokens, state, attention), tokens.device)
+            self._graph = capture(self._work, self._device)
         except RuntimeError as error:
             self._can_capture = False
             if not isinstance(error, torch.OutOfMemoryError):

@@ -8,8 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysum.decode.grounding.constraint import ConstraintState
-from raysum.decode.scores import History, Term
+from raysum.config.decoding import DecodeConfig
+from raysum.decode.grounding.constraint import States
+from raysum.decode.scores import History, Term, length_norm
+
+_ROOM = 256  # tokens of hypotheses; doubled when they are more
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Hypothesis:
     """A finished sequence: ``ids`` without the start token, with EOS last unless truncated at the maximum length.
 
     Hypotheses are ranked by ``score``: ``log_prob`` normalized by length, plus the terms. If a hypothesis ended inside
-    a name, it was ``cut`` before the name, and ranks after all others. ``sums`` are those of its ``History``.
+    a name, it was ``cut`` before the name, and ranks after all others. ``sums`` are those of its ``History``, if final
+    terms rank it.
     """
 
     ids: list[int]
@@ -32,43 +36,71 @@ class Hypothesis:
 
 @dataclass
 class LiveHypotheses:
-    """The hypotheses that a search extends.
+    """The hypotheses that a search extends, in arrays that change in place until examples leave or room ends.
 
-    ``tokens`` [B, R, T] have the start token; ``log_prob`` [B, R] is -inf for an empty beam; ``names`` are the states
-    of a constraint.
+    ``tokens`` [B, R, L]: the first ``length`` [1] are the start token and the hypothesis, the others repeat the start.
+    ``log_prob`` [B, R] is -inf for an empty beam, ``bonus`` [B, R] the sum of the terms that steer. ``alive`` [B, R]:
+    the hypotheses that the last step extended; ``is_live`` [B]: whether an example needs more steps. ``names``: the
+    states of a constraint.
     """
 
     tokens: Tensor
+    length: Tensor
     log_prob: Tensor
+    bonus: Tensor
+    alive: Tensor
+    is_live: Tensor
     history: History
-    names: ConstraintState | None
+    names: States | None
 
     @classmethod
-    def start(cls, mask: Tensor, beams: int, token: int, names: ConstraintState | None) -> "LiveHypotheses":
+    def start(cls, mask: Tensor, beams: int, token: int, names: States | None) -> "LiveHypotheses":
         """Return one hypothesis of ``token`` for each example; ``mask`` [B, M] are the real paragraphs."""
         history = History.start(len(mask), beams, mask.shape[1], mask.device)
-        log_prob = torch.full_like(history.overlap, -torch.inf)
+        bonus, log_prob = torch.zeros_like(history.overlap), torch.full_like(history.overlap, -torch.inf)
         log_prob[:, 0] = 0.0
-        return cls(torch.full((*log_prob.shape, 1), token, device=mask.device), log_prob, history, names)
+        tokens = torch.full((*bonus.shape, _ROOM), token, device=mask.device)
+        length, alive = torch.ones_like(history.steps), log_prob == 0
+        return cls(tokens, length, log_prob, bonus, alive, alive.any(-1), history, names)
 
-    def extend(self, parent: Tensor, token: Tensor, log_prob: Tensor) -> None:
+    @property
+    def newest(self) -> Tensor:
+        """[B, R]: the last token of each hypothesis."""
+        return self.tokens.index_select(-1, self.length - 1)[..., 0]
+
+    def score(self, settings: DecodeConfig, length: Tensor) -> Tensor:
+        """Return the scores [B, R] of hypotheses that end with ``length`` [1] tokens and this log-probability."""
+        return self.log_prob / length_norm(settings, length) + self.bonus
+
+    def make_room(self, length: int) -> None:
+        """Provide room for a token after ``length`` ones."""
+        if length == self.tokens.shape[-1]:
+            self.tokens = torch.cat((self.tokens, self.tokens[..., :1].expand_as(self.tokens)), -1)
+
+    def extend(self, parent: Tensor, token: Tensor, log_prob: Tensor, bonus: Tensor) -> None:
         """Continue the beams ``parent`` [B, R] of each example by ``token`` [B, R]."""
         tokens = self.tokens.gather(1, parent[..., None].expand_as(self.tokens))
-        self.tokens, self.log_prob = torch.cat((tokens, token[..., None]), -1), log_prob
-        self.history.reorder(parent)
+        self.tokens.copy_(tokens).index_copy_(-1, self.length, token[..., None])
+        self.length += 1
+        self.log_prob.copy_(log_prob)
+        self.bonus.copy_(bonus)
+        self.alive.copy_((log_prob > -torch.inf) & self.is_live[:, None])
         if self.names:
             self.names.advance(parent, token)
 
-    def whole_ids(self, index: int) -> list[list[int]]:
-        """Return the ids of each hypothesis of the example at ``index``, without the start and an unfinished name."""
-        is_live = self.log_prob[index] > -torch.inf
-        ids = self.tokens[index, :, 1:][is_live].tolist()
-        ends = self.names.complete[index][is_live].tolist() if self.names else [self.tokens.shape[-1]] * len(ids)
+    def whole_ids(self, index: int, length: int) -> list[list[int]]:
+        """Return the ids of each hypothesis of ``length`` tokens of the example at ``index``, without the start and an
+        unfinished name.
+        """
+        has_beam = self.log_prob[index] > -torch.inf
+        ids = self.tokens[index, :, 1:][has_beam].tolist()
+        ends = self.names.complete[index][has_beam].tolist() if self.names else [length] * len(ids)
         return [each[: end - 1] for each, end in zip(ids, ends, strict=True)]
 
     def keep(self, index: Tensor) -> None:
         """Keep only the examples at ``index`` [B']."""
-        self.tokens, self.log_prob = self.tokens[index], self.log_prob[index]
+        self.tokens, self.log_prob, self.bonus = self.tokens[index], self.log_prob[index], self.bonus[index]
+        self.alive, self.is_live = self.alive[index], self.is_live[index]
         self.history.keep(index)
         if self.names:
             self.names.keep(index)
@@ -76,60 +108,64 @@ class LiveHypotheses:
 
 @dataclass(frozen=True)
 class _Added:
-    """Hypotheses of live examples [B', R] at one step; those ``chosen`` have finished."""
+    """Hypotheses of ``length`` tokens of live examples at one step; ``is_closed``: those that finished got EOS."""
 
-    examples: Tensor  # [B']
-    sums: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]  # of FinishedHypotheses.count_ended
+    length: int
     is_closed: bool
-    columns: tuple[Tensor, ...]  # [B', R] each: chosen, log-probability, score, length in whole words
-    tokens: Tensor  # [B', R, T]
 
 
 class FinishedHypotheses:
     """The finished hypotheses of each example, all or the ``most`` best by their score without final terms.
 
     ``count`` [B] stays on the device; the host reads added hypotheses when they are needed, or by :meth:`collect`.
+    ``keeps_sums``: final terms need the sums of attention.
     """
 
-    def __init__(self, num_examples: int, device: torch.device, end: int, most: int | None = None) -> None:
+    def __init__(
+        self, num_examples: int, device: torch.device, end: int, most: int | None = None, keeps_sums: bool = True
+    ) -> None:
         self.count = torch.zeros(num_examples, dtype=torch.long, device=device)
-        self._end, self._most = end, most
+        self._end, self._most, self._keeps_sums = end, most, keeps_sums
         self._added = list[_Added]()
         self._found: list[list[Hypothesis]] = [[] for _ in range(num_examples)]
 
-    def add(self, live: LiveHypotheses, chosen: Tensor, log_prob: Tensor, score: Tensor, closed: bool = False) -> None:
-        """Add the ``live`` hypotheses selected by ``chosen`` [B', R]; ``closed`` appends EOS.
+    def count_ended(self, live: LiveHypotheses, ended: Tensor, log_prob: Tensor, score: Tensor) -> tuple[Tensor, ...]:
+        """Count the ``live`` hypotheses that ``ended`` [B', R], and return them for :meth:`add`, as new arrays.
 
         A hypothesis that ends inside a name is cut before that name; it ranks after all others and does not count as
         finished.
         """
         history, names = live.history, live.names
-        complete = names.complete if names else torch.full_like(chosen, live.tokens.shape[-1], dtype=torch.long)
-        columns = (chosen, log_prob, score, complete)
-        self._added.append(_Added(history.examples, history.sums, closed, columns, live.tokens))
-        self.count[history.examples] += (chosen & names.whole if names else chosen).sum(-1)
+        complete = names.complete if names else live.length.expand_as(ended)
+        self.count.index_add_(0, history.examples, (ended & names.whole if names else ended).sum(-1))
+        columns = torch.stack([column.double() for column in (ended, log_prob, score, complete)], -1)
+        values = torch.cat((columns, live.tokens.double()), -1)  # [B', R, 4 + L]
+        sums = [part.clone() for part in history.sums] if self._keeps_sums else []
+        return history.examples, values, *sums
+
+    def add(self, values: tuple[Tensor, ...], length: int, closed: bool) -> None:
+        """Add hypotheses of :meth:`count_ended` with ``length`` tokens; ``closed`` appends EOS."""
+        self._added.append(_Added(values, length, closed))
 
     def collect(self, flags: Tensor | None = None) -> list[bool]:
         """Read the hypotheses that were added, and return ``flags`` [F] as a list: the host waits for a GPU once."""
         flags = self.count[:0] if flags is None else flags
         if not self._added:
             return flags.tolist()
-        parts = [flags, *(part for added in self._added for part in (added.examples, *added.columns, added.tokens))]
+        parts = [flags, *(part for added in self._added for part in added.values[:2])]
         read = torch.cat([part.flatten().double() for part in parts]).cpu().numpy()
         bounds = [*accumulate(part.numel() for part in parts)]
         values = iter(np.split(read, bounds[:-1]))
         found = next(values).astype(bool).tolist()
         for added in self._added:
-            examples = next(values).astype(int)
-            chosen, log_prob, score, complete = (next(values).reshape(len(examples), -1) for _ in added.columns)
-            tokens = next(values).reshape(added.tokens.shape).astype(int)
-            for row, beam in np.argwhere(chosen).tolist():
-                end, ids = int(complete[row, beam]), tokens[row, beam, 1:].tolist()
-                is_cut = end < added.tokens.shape[-1]
-                ids = [*ids[: end - 1], self._end] if added.is_closed or is_cut else ids
-                sums = tuple(part[row, beam].clone() for part in added.sums)
-                one = Hypothesis(ids, float(score[row, beam]), float(log_prob[row, beam]), is_cut, sums)
-                self._found[examples[row]].append(one)
+            examples, rows = next(values).astype(int), next(values).reshape(added.values[1].shape)
+            for row, beam in np.argwhere(rows[..., 0]).tolist():
+                _, log_prob, score, end, *tokens = rows[row, beam, : 4 + added.length].tolist()
+                is_cut, ids = end < added.length, [*map(int, tokens[1 : int(end)])]
+                ids += [self._end] if added.is_closed or is_cut else []
+                sums = tuple(part[row, beam].clone() for part in added.values[2:])
+                self._found[examples[row]].append(Hypothesis(ids, score, log_prob, is_cut, sums))
             if self._most:
                 for example in examples:
                     self._found[example] = sorted(self._found[example], key=Hypothesis.rank)[: self._most]
@@ -157,13 +193,15 @@ class FinishedHypotheses:
         pools: list[list[Hypothesis]] = [[] for _ in self._found[::groups]]
         numbers = [number for number, example in enumerate(self._found) for _ in example]
         if every := [*chain.from_iterable(self._found)]:
-            parts = zip(*(one.sums for one in every), strict=True)
-            total, overlap, by_token = (torch.stack(part)[:, None] for part in parts)
-            columns = numbers, [[len(one.ids)] for one in every], [one.score for one in every]
-            example, steps, score = (torch.tensor(values, device=self.count.device) for values in columns)
-            history = History(example, total, overlap, by_token, steps)  # each as an example of one beam
-            final = sum((term.value(history)[:, 0] for term in terms if term.final), score)
-            for number, one, value in zip(numbers, every, final.tolist(), strict=True):
+            final, scores = [term for term in terms if term.final], [one.score for one in every]
+            if final:
+                parts = zip(*(one.sums for one in every), strict=True)
+                total, overlap, by_token = (torch.stack(part)[:, None] for part in parts)
+                columns = numbers, [[len(one.ids)] for one in every], scores
+                example, steps, score = (torch.tensor(values, device=self.count.device) for values in columns)
+                history = History(example, total, overlap, by_token, steps)  # each as an example of one beam
+                scores = sum((term.value(history)[:, 0] for term in final), score).tolist()
+            for number, one, value in zip(numbers, every, scores, strict=True):
                 if value > -torch.inf:  # otherwise a term is NaN, because its predictor diverged
                     pools[number // groups].append(replace(one, score=value))
         return [sorted(pool, key=Hypothesis.rank)[:n_best] for pool in pools]

@@ -17,13 +17,14 @@ from raysum.config.decoding import DecodeConfig
 FLOOR = 1e-6  # the least attention share or sum: log 0 must not end a hypothesis
 
 
-def length_norm(settings: DecodeConfig, length: int) -> float:
+def length_norm(settings: DecodeConfig, length: Tensor) -> Tensor:
     """Return the divisor of the log-probability of ``length`` tokens (EOS counts).
 
     ``gnmt``: ((5 + n) / 6)^p (Wu et al. 2016, eq. 14); ``length``: n^p (PHT eq. 17 with p = 1); ``none``: 1.
     """
-    base = {"gnmt": (5 + length) / 6, "length": float(length), "none": 1.0}[settings.length_normalization]
-    return base**settings.length_penalty
+    n = length.double()
+    base = {"gnmt": (5 + n) / 6, "length": n, "none": torch.ones_like(n)}[settings.length_normalization]
+    return (base**settings.length_penalty).float()
 
 
 @dataclass
@@ -32,38 +33,39 @@ class History:
 
     ``examples`` [B]: their indices in the whole batch. ``total`` [B, R, M]: attention summed over steps (each step sums
     to one). ``overlap`` [B, R]: the sum over steps of sum_p min(a_t,p, sum_{t' < t} a_t',p). ``by_token`` [B, R, M, N]:
-    ``total`` by token, or [B, R, 1, 1] if no term needs it. ``steps``: their number, or that of each hypothesis [B, R].
+    ``total`` by token, or [B, R, 1, 1] if no term needs it. ``steps`` [1] or [B, R]: their number.
+    Arrays change in place, except at the first step by token.
     """
 
     examples: Tensor
     total: Tensor
     overlap: Tensor
     by_token: Tensor
-    steps: int | Tensor = 0
+    steps: Tensor
 
     @classmethod
     def start(cls, examples: int, beams: int, paragraphs: int, device: torch.device | None = None) -> "History":
         sizes = ((paragraphs,), (), (1, 1))
-        sums = (torch.zeros(examples, beams, *size, device=device) for size in sizes)
-        return cls(torch.arange(examples, device=device), *sums)
+        total, overlap, by_token = (torch.zeros(examples, beams, *size, device=device) for size in sizes)
+        steps = torch.zeros(1, dtype=torch.long, device=device)
+        return cls(torch.arange(examples, device=device), total, overlap, by_token, steps)
 
     def add(self, attention: Tensor) -> None:
         """Add the attention of one step, summed over layers: [B, R, M], or by token [B, R, M, N]."""
         if attention.dim() == 4:
             words = shares(attention.flatten(2)).view_as(attention)
-            self.by_token = self.by_token + words
+            self.by_token = words if self.by_token.shape != words.shape else self.by_token.add_(words)
             attention = words.sum(-1)
         step = shares(attention)
-        self.overlap = self.overlap + torch.minimum(step, self.total).sum(-1)
-        self.total = self.total + step
+        self.overlap += torch.minimum(step, self.total).sum(-1)
+        self.total += step
         self.steps += 1
 
     def reorder(self, parent: Tensor) -> None:
         """Continue the beams ``parent`` [B, R] of each example."""
-        if not self.steps:  # no attention was added
-            return
         rows = torch.arange(len(parent), device=parent.device)[:, None]
-        self.total, self.overlap, self.by_token = (part[rows, parent] for part in self.sums)
+        for part in self.sums:
+            part.copy_(part[rows, parent])
 
     def keep(self, index: Tensor) -> None:
         """Keep only the examples at ``index`` [B']."""
@@ -113,8 +115,7 @@ def attention_alignment(
 
 def structural_coverage(history: History, gamma: float) -> Tensor:
     """Return ``gamma`` x the mean over steps of strCov (PHT eq. 13), 1 for a step with new paragraphs only."""
-    steps = torch.as_tensor(history.steps, device=history.overlap.device).clamp_min(1)
-    return gamma * (1 - history.overlap / steps)
+    return gamma * (1 - history.overlap / history.steps.clamp_min(1))
 
 
 def gnmt_coverage(history: History, mask: Tensor, weight: float) -> Tensor:

@@ -14,10 +14,11 @@ import torch
 from helpers.small_models import EXAMPLES, model_of, pack
 from helpers.special_ids import EOS, PAD, SENTENCE_END
 from raysum.config.decoding import DecodeConfig
-from raysum.decode.beam import SearchOptions, _best, beam_search, exhaust, search_steps
+from raysum.decode.beam import SearchOptions, beam_search, exhaust, search_steps
 from raysum.decode.blocking import block_ngrams, block_recent
 from raysum.decode.hypotheses import Hypothesis
 from raysum.decode.multi_beta import beta_steps
+from raysum.decode.rules import best
 from raysum.decode.scores import History, Term, attention_alignment, gnmt_coverage, shares, structural_coverage, terms
 from raysum.importing.hiersumm import convert
 from raysum.systems import build
@@ -204,9 +205,9 @@ def blocked(scores: torch.Tensor) -> list[list[int]]:
 
 
 def test_ngrams_across_sentences_may_repeat_unless_asked():
-    tokens = torch.tensor([[A, SENTENCE_END, B, A, SENTENCE_END]])
+    tokens, length = torch.tensor([[A, SENTENCE_END, B, A, SENTENCE_END]]), torch.tensor([5])
     for separator, expected in ((SENTENCE_END, []), (None, [B])):
-        block_ngrams(scores := torch.zeros(1, VOCABULARY), tokens, 3, separator)
+        block_ngrams(scores := torch.zeros(1, VOCABULARY), tokens, length, 3, separator)
         assert blocked(scores) == [expected]
 
 
@@ -225,8 +226,10 @@ def test_ngram_blocking_equals_a_plain_loop(size, separator):
                 ngram = tuple(row[length - size + 1 :]) + (token,)
                 if ngram in seen and separator not in ngram:
                     expected[b, r, token] = -torch.inf
-        block_ngrams(scores, torch.tensor(tokens), size, separator)
-        assert torch.equal(scores, expected), (size, length)
+        for room in (0, 1, 5):  # after the hypotheses, tokens that do not count
+            padded = torch.nn.functional.pad(torch.tensor(tokens), (0, room), value=tokens[0][0][0])
+            block_ngrams(found := scores.clone(), padded, torch.tensor([length]), size, separator)
+            assert torch.equal(found, expected), (size, length, room)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,8 @@ def test_ngram_blocking_equals_a_plain_loop(size, separator):
 )
 def test_recent_tokens_are_blocked_except_commas(tokens, last, expected):
     scores = torch.zeros(len(tokens), VOCABULARY)
-    block_recent(scores, torch.tensor(tokens), last, exempt=torch.tensor([B]))
+    padded = torch.nn.functional.pad(torch.tensor(tokens), (0, 3), value=A)
+    block_recent(scores, padded, torch.tensor([len(tokens[0])]), last, exempt=torch.tensor([B]))
     assert blocked(scores) == expected
 
 
@@ -256,7 +260,7 @@ def test_best_candidates_equal_a_plain_top_k(beams, vocabulary):
     log_probs[1, :, 2:] = -torch.inf
     offset = torch.randn(3, beams, generator=generator)
     expected = (log_probs + offset[..., None]).flatten(1).topk(beams)
-    parent, token, found = _best(log_probs, offset)
+    parent, token, found = best(log_probs, offset)
     score = found + offset.gather(1, parent)
     assert torch.equal(score, expected.values)
     finite = expected.values.isfinite()

@@ -1,7 +1,10 @@
-"""Decoding steps as graphs, without a GPU: operations recorded on a CPU are repeated on the same memory.
+"""Steps of a search as graphs, without a GPU: operations recorded on a CPU are repeated on the same memory.
 
-As in a CUDA graph, no Python of the model runs in a repetition, so sizes, indices and masks must come from the device.
+As in a CUDA graph, no Python runs in a repetition, so lengths, sizes, indices and masks must come from the device.
 """
+
+import random
+from functools import partial
 
 import pytest
 import torch
@@ -9,12 +12,15 @@ import torch._dynamo
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from decode import test_grounding
 from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, shaken
 from helpers.special_ids import EOS
 from models.test_host_waits import SPECS, packed_batch
 from raysum.config.decoding import DecodeConfig
-from raysum.decode import beam, graphs
+from raysum.decode import beam, graphs, hypotheses
 from raysum.decode.beam import beam_search
+from raysum.decode.grounding import constraint
+from raysum.decode.grounding.tables import TableConstraint
 from raysum.decode.scores import terms
 from raysum.errors import UserError
 from raysum.models import keys
@@ -74,12 +80,17 @@ def captured(monkeypatch):
     return counts
 
 
-def searched(model, source, settings, monkeypatch, with_graphs):
-    made = graphs.GraphedSteps if with_graphs else lambda model: model
-    monkeypatch.setattr(beam, "on_device", lambda model, _: made(model))
+def choose(monkeypatch, with_graphs):
+    monkeypatch.setattr(beam, "permits_graphs", lambda model, _: with_graphs and model not in graphs._uncaptured)
+    monkeypatch.setattr(beam, "_interval", lambda *_: 8 if with_graphs else 1)
+
+
+def searched(model, batch, settings, monkeypatch, with_graphs, **options):
+    choose(monkeypatch, with_graphs)
     with torch.inference_mode():
-        memory = model.encode(source)
-        return beam_search(model, memory, settings, terms(settings, memory))
+        memory = model.encode(batch)
+        hat = memory.paragraph_mask / memory.paragraph_mask.sum(-1, keepdim=True)
+        return beam_search(model, memory, settings, terms(settings, memory, hat), **options)
 
 
 def model_and_source(name):
@@ -105,6 +116,67 @@ def test_repeated_operations_find_the_hypotheses_of_the_model(name, captured, mo
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
+RULES = {
+    "blocking": {"no_repeat_ngram_size": 2, "no_repeat_last": 2, "block_across_sentences": True},
+    "bad words": {"bad_words_ids": [[9], [10, 11], [12, 13, 14]], "repetition_penalty": 1.2, "min_length": 9},
+    "source": {"encoder_no_repeat_ngram_size": 1, "num_beams": 1, "repetition_penalty": 0.8},
+    "forced": {"forced_bos_token_id": 9, "forced_eos_token_id": EOS, "max_length": 30, "min_length": 25},
+    "terms of steps": {"beta": 2.0, "alignment_when": "step", "structural_coverage": 0.5, "structural_when": "step"},
+    "terms of tokens": {"gnmt_coverage": 0.4, "coverage_when": "step", "beta": 1.0, "alignment_when": "final"},
+    "no length": {"length_normalization": "none", "early_stopping": True},
+    "a power of the length": {"length_normalization": "length", "length_penalty": 0.7},
+}
+
+
+@pytest.mark.parametrize("changes", RULES.values(), ids=RULES)
+def test_repeated_rules_find_the_hypotheses_of_a_search_without_graphs(changes, captured, monkeypatch):
+    lengths = set()
+    for seed in range(3):
+        model, source = model_and_source("L/F")
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += 0.2 * torch.randn_like(weight)
+            model.embedding.bias[EOS] += 2.0
+        settings = DecodeConfig(**{"num_beams": 3, "max_length": 40, "min_length": 3, "beta": 0} | changes)
+        options = {
+            "exempt": [9, 12],
+            "prompt": torch.tensor([[9, 10, 11], [12, 13, model.spec.marks.pad], [9, 9, 9]]) if seed else None,
+            "source": torch.arange(12, 27).view(3, 5),
+        }
+        plain = searched(model, source, settings, monkeypatch, False, **options)
+        found = searched(model, source, settings, monkeypatch, True, **options)
+        for one, other in zip(sum(plain, []), sum(found, []), strict=True):
+            assert one.ids == other.ids
+            assert (one.score, one.log_prob) == pytest.approx((other.score, other.log_prob), abs=1e-4)
+            lengths.add(len(one.ids))
+    assert captured["repeated"] > 20 and (len(lengths) > 1 or "forced_eos_token_id" in changes)
+
+
+@pytest.mark.parametrize("mode", ["numbers", "names", "all"])
+def test_repeated_tables_find_the_summaries_of_the_host(mode, captured, monkeypatch):
+    vocabulary = test_grounding.VOCABULARIES["1000"]()
+    settings = {"grounded": mode, "num_beams": 3, "max_length": 60, "min_length": 20}
+    writer = test_grounding.summarizer("pht", vocabulary, 3, **settings)
+    rows = [writer.prepare(cluster) for cluster in test_grounding.clusters(random.Random(4), 5)]
+    expected = writer.summarize_rows(rows)
+    choose(monkeypatch, True)
+    end, device = vocabulary.marks.end, torch.device("cpu")
+    monkeypatch.setattr(constraint, "HostConstraint", lambda made, of: TableConstraint(made, of, end, device))
+    assert [one.summary for one in writer.summarize_rows(rows)] == [one.summary for one in expected]
+    assert captured["repeated"] > 20 and len({one.summary for one in expected}) == len(rows)
+
+
+def test_arrays_of_hypotheses_grow(captured, monkeypatch):
+    monkeypatch.setattr(hypotheses, "_ROOM", 8)
+    model, source = model_and_source("L/P")
+    settings = DecodeConfig(num_beams=3, max_length=50, min_length=45, beta=0, no_repeat_ngram_size=3, n_best=3)
+    found = [searched(model, source, settings, monkeypatch, with_graphs) for with_graphs in (False, True)]
+    monkeypatch.setattr(hypotheses, "_ROOM", 64)
+    for other in (*found, searched(model, source, settings, monkeypatch, True)):
+        assert [one.ids for one in sum(other, [])] == [one.ids for one in sum(found[0], [])]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_repetitions_read_only_memory_that_stays(name, monkeypatch):
     model, source = model_and_source(name)
@@ -120,17 +192,38 @@ def test_repetitions_read_only_memory_that_stays(name, monkeypatch):
         return {v.untyped_storage().data_ptr() for v in tree_leaves(values) if isinstance(v, torch.Tensor)}
 
     monkeypatch.setattr(graphs, "capture", capture)
-    steps = graphs.GraphedSteps(model)
+    choose(monkeypatch, True)
+    settings = DecodeConfig(num_beams=3, beta=1, structural_coverage=0.5, no_repeat_last=2, repetition_penalty=1.1)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        state = steps.start(model.encode(source), 3)
-        for _ in range(2):
-            steps.step(torch.full((len(EXAMPLES) * 3,), 9), state)
+        memory = model.encode(source)
+        hat = memory.paragraph_mask / memory.paragraph_mask.sum(-1, keepdim=True)
+        search = beam._Search(model, memory, settings, terms(settings, memory, hat), beam.SearchOptions())
+        for length in range(1, 3):
+            search.step(length)
     (recording,) = recordings
-    kept = storages([[*vars(keys).values()] for keys in state.keys]) | storages([*vars(state).values()])
-    known = kept | storages([*model.parameters(), *model.buffers(), steps._tokens])
+    known = storages(held(search))
     for function, arguments, options, result in recording.calls:
         assert storages([arguments, options]) <= known, function
         known |= storages(result)
+
+
+def held(value, seen=None):
+    """The tensors that an object of a search holds, also through its parts."""
+    seen = {} if seen is None else seen
+    if id(value) in seen or value is None or isinstance(value, (str, int, float, type)):
+        return []
+    seen[id(value)] = value
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, partial):
+        parts = [value.func, value.args, value.keywords]
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, (list, tuple)):
+        parts = value
+    else:
+        parts = [getattr(value, "__self__", None), vars(value) if hasattr(value, "__dict__") else None]
+    return [tensor for part in parts for tensor in held(part, seen)]
 
 
 @torch.no_grad()
@@ -186,7 +279,7 @@ def test_a_search_goes_on_if_no_step_can_be_captured(monkeypatch):
         found = searched(model, source, settings, monkeypatch, True)
     assert [one[0].ids for one in found] == [one[0].ids for one in plain]
     assert len(warned) == 1
-    assert graphs.on_device(model, torch.device("cuda")) is model, "it is not tried again"
+    assert not graphs.permits_graphs(model, torch.device("cuda")), "it is not tried again"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -218,8 +311,8 @@ def test_a_step_is_one_graph_for_the_compiler_and_the_same_at_every_length(name)
 def test_only_graphs_on_a_gpu_and_of_layers_that_do_not_count():
     device = torch.device("cuda")
     model, _ = model_and_source("L/P")
-    assert isinstance(graphs.on_device(model, device), graphs.GraphedSteps)
-    assert graphs.on_device(model, torch.device("cpu")) is model
+    assert graphs.permits_graphs(model, device)
+    assert not graphs.permits_graphs(model, torch.device("cpu"))
     txl, _ = model_and_source("txl")
-    assert graphs.on_device(txl, device) is txl
+    assert not graphs.permits_graphs(txl, device)
     assert GraphSumSpec.compiles

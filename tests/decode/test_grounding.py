@@ -15,8 +15,10 @@ from helpers.special_ids import UNK
 from raysum import systems
 from raysum.config.decoding import DecodeConfig
 from raysum.data.recipe import Recipe
+from raysum.decode.grounding import constraint
 from raysum.decode.grounding.cluster import SourceAutomaton
 from raysum.decode.grounding.pieces import BEGIN, INSIDE, Pieces
+from raysum.decode.grounding.tables import TableConstraint
 from raysum.decode.summarizer import Summarizer
 from raysum.examples.factbook.corpus import generate
 from raysum.text.names import Sources, is_number, runs, unsupported
@@ -208,6 +210,31 @@ def test_no_summary_has_names_that_its_sources_lack(model, vocabulary):
                 for text in (summary.summary, *(other.summary for other in summary.alternatives)):
                     assert not told(text, sources, mode), (decode, text)
                     assert not invented(text, sources, mode != "numbers"), (decode, text)
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_tables_of_a_gpu_allow_what_the_host_allows(vocabulary, monkeypatch):
+    pieces = VOCABULARIES[vocabulary]()
+    end, device = pieces.marks.end, torch.device("cpu")
+    held = 0
+    for seed in range(9):
+        drawn = random.Random(f"{seed} {vocabulary}")
+        decode = {
+            "grounded": MODES[seed % 3], "num_beams": drawn.randint(1, 5), "max_length": drawn.randint(2, 40),
+            "alignment_when": drawn.choice(["step", "final"]), "forced_bos_token_id": drawn.choice([None, 1, 20]),
+            "no_repeat_ngram_size": drawn.choice([0, 1, 3]), "title_prompt": drawn.random() < 0.2,
+            "early_stopping": drawn.choice([None, False]),
+        }  # fmt: skip
+        writer = summarizer(drawn.choice(["pht", "flat"]), pieces, seed, **decode)
+        rows = [writer.prepare(cluster) for cluster in clusters(drawn, 4)]
+        betas = [0.0, 0.7][: drawn.randint(1, 2)]
+        by_host = writer.summarize_betas(rows, writer.settings, betas)
+        with monkeypatch.context() as patched:
+            patched.setattr(constraint, "HostConstraint", lambda made, of: TableConstraint(made, of, end, device))
+            assert writer.summarize_betas(rows, writer.settings, betas) == by_host
+        free = writer.summarize_rows(rows, writer.choose({"grounded": None}))
+        held += sum(one.summary != other.summary for one, other in zip(free, by_host[0], strict=True))
+    assert held > 9
 
 
 def test_free_decoding_has_such_names():

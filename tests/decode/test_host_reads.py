@@ -10,7 +10,6 @@ from models.test_host_waits import SPECS, packed_batch
 from raysum.config.decoding import DecodeConfig
 from raysum.decode import beam, graphs
 from raysum.decode.beam import SearchOptions, beam_search, exhaust, search_steps
-from raysum.decode.graphs import GraphedSteps
 from raysum.decode.scores import terms
 from raysum.models.batch import copied
 
@@ -73,9 +72,9 @@ def test_a_gpu_is_read_once_in_eight_steps(name, with_graphs, monkeypatch):
     model, made = build_seeded(small).eval().to("meta"), []
     source = copied(packed_batch(small.marks.pad).source, torch.device("meta"))
     extend = model.extend
-    model.extend = lambda *arguments: made.append(1) or extend(*arguments)
+    model.extend = lambda *arguments, **named: made.append(1) or extend(*arguments, **named)
     if with_graphs:
-        monkeypatch.setattr(beam, "on_device", lambda model, _: GraphedSteps(model))
+        monkeypatch.setattr(beam, "permits_graphs", lambda *_: True)
         monkeypatch.setattr(graphs, "capture", lambda work, _: (work, work()))
     settings = DecodeConfig(
         num_beams=3, max_length=40, beta=0, no_repeat_ngram_size=3, no_repeat_last=2, forced_bos_token_id=9
