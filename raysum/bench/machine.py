@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from raysum.models.kernels.linear import int8_linear
-from raysum.runtime.compat import packed_linear
+from raysum.models.kernels.linear import PackedLinear, int8_linear
 from raysum.runtime.placement import device
 from raysum.runtime.processes import cores
 
@@ -113,7 +112,7 @@ def _product(dtype: str, side: int, target: torch.device) -> Callable[[], torch.
     if dtype == "int8":
         layer = int8_linear(right)
         return lambda: layer(left)
-    if dtype == "fp32" and (packed := packed_linear(right, None)):
+    if dtype == "fp32" and (packed := PackedLinear.of(right, None)) is not None:
         return lambda: packed(left)
     left, right = left.to(DTYPES[dtype]), right.to(DTYPES[dtype])
     return lambda: left @ right

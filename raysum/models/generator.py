@@ -21,6 +21,7 @@ from raysum.models.kernels.dropout import Dropout
 from raysum.models.kernels.linear import Int8Embedding, linear
 from raysum.models.keys import Cache, SourceKeys, StepContext, WordAttention
 from raysum.models.layers import Attended, Objective, backbone_of, norm_layer, sinusoids, xavier_linear
+from raysum.models.traced_step import TracedStep
 from raysum.tokenizers.special_tokens import marks_of
 
 _MAX_TOKENS = 4096  # source tokens encoded together on a CPU without gradients
@@ -77,6 +78,7 @@ class Generator(nn.Module):
         self.dropout = Dropout(spec.dropout)
         self.output: nn.Linear | None = None
         self.gate: CopyGate | None = None
+        self.traced = TracedStep(self)
 
     def forward(self, source: Source, tokens: Tensor) -> Tensor:
         """Return logits [B, K, V] of the token after each of ``tokens`` [B, K]; log-probabilities with a copy gate."""
@@ -124,7 +126,8 @@ class Generator(nn.Module):
         Also return this step's attention to the source [B * R, ...] if requested.
         """
         state.make_room()
-        return self.extend(tokens, state, attention)
+        logits = None if attention else self.traced.logits(tokens, state)
+        return self.extend(tokens, state, attention) if logits is None else (logits, None)
 
     def extend(self, tokens: Tensor, state: Cache, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:
         """Do what :meth:`step` does after ``state.make_room``."""

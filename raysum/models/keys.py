@@ -6,7 +6,7 @@ once has one paragraph here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,11 @@ class SourceKeys:
     """Keys, values and masks of a decoder layer. The first axis of each tensor is the example."""
 
     counts: tuple[int, ...]  # paragraphs of each example
+
+    @property
+    def arrays(self) -> tuple[Tensor, ...] | None:
+        """What a step reads if it reports no attention, or None if that includes numbers of Python."""
+        return None
 
     def keep(self: Keys, index: Tensor) -> Keys:
         """Return the keys of the examples ``index`` [B']."""
@@ -105,14 +110,28 @@ class Cache:
 
     def __init__(self, keys: Sequence[SourceKeys], paragraph_mask: Tensor, beams: int, is_fixed: bool = False):
         """Start empty with ``beams`` hypotheses of each example of ``paragraph_mask`` [B, M], on its device."""
-        self.keys, self.is_fixed = keys, is_fixed
+        self.keys, self.is_fixed, self._beams = keys, is_fixed, beams
         self.length = self._used = 0
         self.now = paragraph_mask.new_full((), -1, dtype=torch.long)
-        self.lineage = paragraph_mask.new_zeros(len(paragraph_mask), beams, 0)
-        self.positions = self.lineage.new_zeros(len(paragraph_mask), 0, dtype=torch.long)
+        self.lineage = paragraph_mask.new_zeros(paragraph_mask.shape[0], beams, 0)
+        self.positions = self.lineage.new_zeros(paragraph_mask.shape[0], 0, dtype=torch.long)
         self.store: Tensor | None = None
         self.recent: dict[int, Tensor] = {}
         self._newest = torch.arange(-beams, 0, device=paragraph_mask.device)  # entries of the newest tokens
+
+    def in_use(self) -> tuple[Tensor, ...]:
+        """Return the arrays that a step reads and changes, which :meth:`of` takes."""
+        assert self.store is not None
+        return self.now, self.lineage[..., : self._used], self.positions[:, : self._used], self.store[..., self.past, :]
+
+    @classmethod
+    def of(cls, keys: Sequence[SourceKeys], beams: int, *arrays: Tensor) -> "Cache":
+        """Return a cache of the ``arrays`` of :meth:`in_use`, for one step."""
+        now, lineage, positions, store = arrays
+        cache = cls(keys, lineage[:, 0], beams)
+        cache.now, cache.lineage, cache.positions, cache.store = now, lineage, positions, store
+        cache._used, cache.length = lineage.shape[2], 1
+        return cache
 
     @property
     def past(self) -> slice:
@@ -130,10 +149,10 @@ class Cache:
     def advance(self) -> None:
         """Open the position of a new token of every beam."""
         self.now += 1
-        self._newest += len(self._newest)
-        own = torch.eye(len(self._newest), dtype=torch.bool, device=self.lineage.device)
-        self.lineage[:, :, self._entries] = own
-        self.positions[:, self._entries] = self.now
+        self._newest += self._beams
+        own = torch.eye(self._beams, dtype=torch.bool, device=self.lineage.device)
+        self._put(self.lineage, 2, own)
+        self._put(self.positions, 1, self.now)
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Write this position's key and value, [B, H, R, dh] each.
@@ -143,8 +162,8 @@ class Cache:
         if self.store is None:
             examples, heads, _, size = key.shape
             self.store = key.new_zeros(len(self.keys), 2, examples, heads, self.lineage.shape[2], size)
-        self.store[layer, 0, :, :, self._entries] = key
-        self.store[layer, 1, :, :, self._entries] = value
+        self._put(self.store[layer, 0], 2, key)
+        self._put(self.store[layer, 1], 2, value)
         past = self.store[layer, :, :, :, self.past]
         return past[0], past[1], self.lineage[:, None, :, self.past]
 
@@ -162,10 +181,14 @@ class Cache:
             self.store = self.store.index_select(2, examples)
         self.recent = {layer: recent[examples] for layer, recent in self.recent.items()}
 
-    @property
-    def _entries(self) -> slice | Tensor:
-        """The entries of the newest tokens."""
-        return self._newest if self.is_fixed else slice(self._used - len(self._newest), self._used)
+    def _put(self, array: Tensor, axis: int, values: Tensor) -> None:
+        """Write ``values`` of the newest tokens to their entries, which are an axis of ``array``."""
+        newest = self._newest if self.is_fixed else slice(self._used - self._beams, self._used)
+        index: Any = (*(slice(None),) * axis, newest)
+        if self.is_fixed:
+            array[index] = values
+        else:  # an assignment would keep the number of examples in a trace
+            array[index].copy_(values)
 
     def _compact(self) -> None:
         """Drop tokens in no beam's past, so that all examples have the same number, and provide new entries.

@@ -7,9 +7,11 @@ import importlib
 import math
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
+from functools import cache
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -18,6 +20,7 @@ from raysum.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
 
 _ANSWER = 2.0  # seconds for Ray's head to answer a process that only shows progress
@@ -27,11 +30,35 @@ def onednn_linear(x: "Tensor", weight: "Tensor", bias: "Tensor | None") -> "Tens
     """Compute ``torch.nn.functional.linear`` in fp32 on a CPU by oneDNN, without gradients."""
     import torch
 
+    if torch.jit.is_tracing():  # a trace has no empty lists, but calls functions that have
+        return _scripted_linear()(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Tensor] | None":
-    """Return ``torch.nn.functional.linear`` in fp32 on a CPU with a copy of ``weight`` in oneDNN's layout.
+@cache
+def _scripted_linear() -> Any:
+    import torch
+
+    head = "def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:\n"
+    call = 'return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")'
+    return torch.jit.CompilationUnit(f"{head}    {call}\n").linear
+
+
+def traced(module: "torch.nn.Module", inputs: "list[Tensor]") -> "Callable[..., Tensor]":
+    """Return ``module`` as TorchScript that repeats its operations for ``inputs``.
+
+    Raises RuntimeError or a Warning if they depend on anything else.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        warnings.filterwarnings("ignore", "`torch.jit.trace", DeprecationWarning)
+        return torch.jit.trace(module, tuple(inputs), check_trace=False)
+
+
+def packed_weight(weight: Any) -> "Tensor | None":
+    """Return a copy of ``weight`` in oneDNN's layout for :func:`onednn_linear`.
 
     Return None if oneDNN or the weight does not allow it. The layout is chosen for inputs of 80 rows; for 4 and 14,752
     rows it is as fast as a layout for that many.
@@ -41,8 +68,7 @@ def packed_linear(weight: Any, bias: "Tensor | None") -> "Callable[[Tensor], Ten
     fits = isinstance(weight, torch.Tensor) and weight.dtype == torch.float32 and weight.device.type == "cpu"
     if not (fits and torch.backends.mkldnn.is_available()):
         return None
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, 80)
-    return lambda x: onednn_linear(x, packed, bias)
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 80)
 
 
 def compiled(function: "Callable[..., Any]", backend: Any) -> "Callable[..., Any]":

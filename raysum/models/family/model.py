@@ -96,6 +96,16 @@ class FlatKeys(WordKeys):
     grid: tuple[int, int]  # M, N
     packed: tuple[Tensor, Tensor, Places] | None  # keys and values [S, H, dh] without padding, for attend_packed
 
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        return self.key, self.value, self.mask
+
+    @classmethod
+    def of(cls, key: Tensor, value: Tensor, mask: Tensor) -> "FlatKeys":
+        """Return keys of ``arrays``, without what reports and copying need."""
+        missing: Any = None
+        return cls((), key, value, mask, missing, missing, (0, 0), None, text=None)
+
     def arranged(self, weights: Tensor, example: int, by_token: bool) -> Tensor:
         paragraphs, length = self.grid
         columns, index = paragraphs, self.position[example] // length

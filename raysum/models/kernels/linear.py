@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from raysum.errors import UserError
 from raysum.models.kernels.device import has_cpu_kernels
-from raysum.runtime.compat import onednn_linear, packed_linear
+from raysum.runtime.compat import onednn_linear, packed_weight
 
 _LEAST_PACKED = 1 << 16  # elements of a matrix that gains from prepacking
 _LEAST_MATRIX = 1 << 18  # elements of a matrix that gains from oneDNN with gradients: 1.0 to 1.3 times as fast
@@ -84,6 +84,7 @@ def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
     """
     if dtype == "int8":
         check_int8(next(model.parameters()).device)
+    model.requires_grad_(False)
     makers = {"fp32": PackedLinear.of, "bf16": bf16_linear, "int8": int8_linear}
     make: Callable[[Tensor, Tensor | None], Any] = makers[dtype]
     if getattr(model, "output", model) is None:
@@ -101,15 +102,25 @@ def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
 class PackedLinear(nn.Module):
     """A linear layer [..., inputs] -> [..., outputs] with a prepacked matrix."""
 
-    def __init__(self, product: Callable[[Tensor], Tensor]):
+    def __init__(self, product: Callable[[Tensor], Tensor], packed: Any, bias: Tensor | None = None):
+        """``product`` uses ``packed``, which a trace finds only in a module, and ``bias``."""
         super().__init__()
-        self.forward = product
+        if isinstance(packed, Tensor):
+            self.register_buffer("packed", packed, persistent=False)
+        else:
+            self.packed = packed
+        self.forward, self.bias = product, bias
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None) -> nn.Module | None:
-        """Return the layer, or None if torch cannot prepack the matrix or it is too small to gain from it."""
-        product = packed_linear(weight, bias) if weight.numel() >= _LEAST_PACKED else None
-        return None if product is None else cls(product)
+        """Return the layer, not prepacked if torch cannot do that or the matrix is small; None on another device."""
+        if weight.device.type != "cpu":
+            return None
+        packed = packed_weight(weight) if weight.numel() >= _LEAST_PACKED else None
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
+        if packed is None:
+            return cls(lambda x: F.linear(x, weight, bias), weight, bias)
+        return cls(lambda x: onednn_linear(x, packed, bias), packed, bias)
 
 
 def bf16_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
@@ -118,7 +129,7 @@ def bf16_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
     In inference mode autocast (torch 2.13) does not keep its bf16 copies of weights.
     """
     weight, bias = weight.detach().bfloat16(), None if bias is None else bias.detach().bfloat16()
-    return PackedLinear(lambda x: F.linear(x.bfloat16(), weight, bias))
+    return PackedLinear(lambda x: F.linear(x.bfloat16(), weight, bias), weight, bias)
 
 
 def check_int8(device: torch.device) -> None:
@@ -141,7 +152,7 @@ def int8_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Module:
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
         quantized = torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(quantized, bias)
-    return PackedLinear(lambda x: torch.ops.quantized.linear_dynamic(x, packed, True))
+    return PackedLinear(lambda x: torch.ops.quantized.linear_dynamic(x, packed, True), packed)
 
 
 def _scales(weight: Tensor) -> Tensor:

@@ -1,0 +1,140 @@
+"""Traced steps give the logits of Python for every source, and models that cannot be traced are left alone."""
+
+import threading
+
+import pytest
+import torch
+
+from helpers.small_models import EXAMPLES, build_seeded, pack, shaken
+from models.test_host_waits import BART, SPECS, T5
+from models.test_host_waits import spec as family
+from raysum.config.decoding import DecodeConfig
+from raysum.decode.beam import beam_search
+from raysum.errors import UserError
+from raysum.models import traced_step
+from raysum.models.kernels import linear
+from raysum.models.kernels.linear import optimize_for_inference
+
+FLAT = {
+    "S/F": lambda: family("S/F"),
+    "L/F": lambda: family("L/F", tied_output=False),
+    "LG/FFF": lambda: family("LG/FFF", form="paper"),
+    "t5": lambda: family("L/FF", positions="paragraph", **T5),
+    "bart": lambda: family("L/F", positions="paragraph", **BART),
+    "led": SPECS["led W/F"],
+    "primera": SPECS["primera W/F"],
+}
+OTHERS = {"a letter of paragraphs": "L/FP", "another": "L/VF", "a copy gate": "L/F"}
+LONGER = [[[9 + n % 30 for n in range(5 * size + 3)] for size in range(4)], [[12, 30, 31]], [[13] * 9, [14], [15] * 3]]
+
+
+def model_of(made, dtype="fp32"):
+    return optimize_for_inference(shaken(build_seeded(made)).eval(), dtype)
+
+
+@torch.inference_mode()
+def steps(model, source, number=12, beams=3, attention=False):
+    """The logits of steps along beams that change places."""
+    drawn = torch.Generator().manual_seed(number)
+    state, found = model.start(model.encode(source), beams), []
+    for length in range(number):
+        logits, weights = model.step(
+            torch.randint(9, 40, (len(source.counts) * beams,), generator=drawn), state, attention
+        )
+        assert (weights is not None) == attention
+        found.append(logits.clone())
+        state.reorder(torch.randint(beams, (len(state.lineage), beams), generator=drawn))
+        if length == 8 and len(state.lineage) > 1:
+            state.keep(torch.tensor([1]))
+            source = pack([[[1]]])
+    return found
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["one first", "many first"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("name", FLAT)
+def test_a_trace_serves_sources_of_all_sizes_and_numbers(name, dtype, order, monkeypatch):
+    monkeypatch.setattr(linear, "_LEAST_PACKED", 0)
+    python, traced = model_of(FLAT[name](), dtype), model_of(FLAT[name](), dtype)
+    monkeypatch.setattr(traced_step, "_FIRST", 10**9)
+    sources = [pack(EXAMPLES[:1]), pack(LONGER), pack(EXAMPLES), pack(LONGER[1:2]), pack(LONGER * 3)][::order]
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+        expected = [steps(python, source, 40) for source in sources]
+        monkeypatch.setattr(traced_step, "_FIRST", 3)
+        found = [steps(traced, source, 40) for source in sources]
+    assert list(map(callable, traced.traced._traces.values())) == [True]
+    for one, other in zip(sum(found, []), sum(expected, []), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_steps_with_numbers_of_python_stay_python(name, monkeypatch):
+    monkeypatch.setattr(traced_step, "_FIRST", 0)
+    model = model_of(family(OTHERS[name], copy_heads=int("copy" in name)))
+    settings = DecodeConfig(num_beams=3, max_length=20, min_length=15, beta=0)
+    with torch.inference_mode():
+        assert beam_search(model, model.encode(pack(EXAMPLES)), settings)
+    assert set(model.traced._traces.values()) == {None}
+
+
+def test_models_in_training_and_steps_that_report_attention_stay_python(monkeypatch):
+    monkeypatch.setattr(traced_step, "_FIRST", 0)
+    trained = shaken(build_seeded(family("L/F"))).eval()
+    steps(trained, pack(EXAMPLES))
+    assert set(trained.traced._traces.values()) == {None}
+    model = model_of(family("L/F"))
+    steps(model, pack(EXAMPLES), attention=True)
+    assert not model.traced._traces
+
+
+def test_texts_longer_than_the_positions_raise_the_error_of_the_model(monkeypatch):
+    monkeypatch.setattr(traced_step, "_FIRST", 0)
+    model = model_of(FLAT["bart"]())
+    with pytest.raises(UserError, match="positions for 50 tokens, but the text has 51"):
+        steps(model, pack(EXAMPLES), 60)
+    assert any(model.traced._traces.values())
+
+
+def test_each_number_of_beams_and_precision_has_a_trace(monkeypatch):
+    monkeypatch.setattr(traced_step, "_FIRST", 0)
+    model = model_of(family("L/F"))
+    expected = {beams: steps(model, pack(EXAMPLES), 2, beams)[1] for beams in (1, 3)}
+    for beams in (1, 3, 1):
+        assert torch.equal(steps(model, pack(EXAMPLES), 2, beams)[1], expected[beams])
+    with torch.autocast("cpu", torch.bfloat16):
+        steps(model, pack(EXAMPLES), 2)
+    assert set(model.traced._traces) == {(1, False), (3, False), (3, True)}
+
+
+def test_threads_share_a_trace(monkeypatch):
+    monkeypatch.setattr(traced_step, "_FIRST", 10**9)
+    model, found = model_of(family("L/F")), {}
+    expected = [steps(model, pack(EXAMPLES), 12 + number) for number in range(4)]
+    monkeypatch.setattr(traced_step, "_FIRST", 5)
+
+    def run(number):
+        found[number] = steps(model, pack(EXAMPLES), 12 + number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        assert all(torch.equal(one, other) for one, other in zip(found[number], expected[number], strict=True))
+
+
+def test_a_step_that_cannot_be_traced_stays_python_and_warns_once(monkeypatch):
+    monkeypatch.setattr(traced_step, "_FIRST", 0)
+    model = model_of(family("L/F"))
+    extend, expected = model.extend, steps(model, pack(EXAMPLES))
+    other = model_of(family("L/F"))
+
+    def counting(tokens, state, attention=False):
+        return (extend if len(tokens) else None)(tokens, state, attention)  # a number of Python
+
+    monkeypatch.setattr(other, "extend", counting)
+    with pytest.warns(UserWarning, match="without TorchScript.*Using len") as warned:
+        found = steps(other, pack(EXAMPLES))
+    assert len(warned) == 1
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
