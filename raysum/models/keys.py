@@ -120,18 +120,15 @@ class Cache:
         self._newest = torch.arange(-beams, 0, device=paragraph_mask.device)  # entries of the newest tokens
 
     def in_use(self) -> tuple[Tensor, ...]:
-        """Return the arrays that a step reads and changes, which :meth:`of` takes."""
+        """Return the arrays that a step reads and changes, which :meth:`hold` takes."""
         assert self.store is not None
         return self.now, self.lineage[..., : self._used], self.positions[:, : self._used], self.store[..., self.past, :]
 
-    @classmethod
-    def of(cls, keys: Sequence[SourceKeys], beams: int, *arrays: Tensor) -> "Cache":
-        """Return a cache of the ``arrays`` of :meth:`in_use`, for one step."""
-        now, lineage, positions, store = arrays
-        cache = cls(keys, lineage[:, 0], beams)
-        cache.now, cache.lineage, cache.positions, cache.store = now, lineage, positions, store
-        cache._used, cache.length = lineage.shape[2], 1
-        return cache
+    def hold(self, now: Tensor, lineage: Tensor, positions: Tensor, store: Tensor) -> "Cache":
+        """Take these arrays, which have room for one step."""
+        self.now, self.lineage, self.positions, self.store = now, lineage, positions, store
+        self._used, self.length = lineage.shape[2], 1
+        return self
 
     @property
     def past(self) -> slice:

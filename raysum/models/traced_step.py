@@ -55,8 +55,9 @@ class TracedStep:
         inputs = [array.clone() for array in (tokens, *state.in_use(), *source)]
         try:
             return traced(_Step(model, type(state.keys[0]), state.lineage.shape[1]), inputs)
-        except (RuntimeError, Warning) as error:
-            warnings.warn(f"decoding without TorchScript, because a step cannot be traced: {error}", stacklevel=1)
+        except (RuntimeError, SystemError, Warning) as error:
+            cause = error.__cause__ or error
+            warnings.warn(f"decoding without TorchScript, because a step cannot be traced: {cause}", stacklevel=1)
             return None
 
 
@@ -78,5 +79,6 @@ class _Step(nn.Module):
         state, source = arrays[:4], arrays[4:]
         size = len(source) // len(self.model.decoder)
         keys = [self._keys.of(*source[start : start + size]) for start in range(0, len(source), size)]
-        logits: Tensor = self.model.extend(tokens, Cache.of(keys, self._beams, *state))[0]
+        cache = Cache(keys, state[1][:, 0], self._beams).hold(*state)
+        logits: Tensor = self.model.extend(tokens, cache)[0]
         return logits

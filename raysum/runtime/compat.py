@@ -47,7 +47,7 @@ def _scripted_linear() -> Any:
 def traced(module: "torch.nn.Module", inputs: "list[Tensor]") -> "Callable[..., Tensor]":
     """Return ``module`` as TorchScript that repeats its operations for ``inputs``.
 
-    Raises RuntimeError or a Warning if they depend on anything else.
+    Raises RuntimeError, SystemError or a Warning if they depend on anything else.
     """
     import torch
 

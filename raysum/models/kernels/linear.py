@@ -36,7 +36,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     sizes and each kernel has its own autograd graph: gradients would be ready in different orders, and ZeRO-2 and
     ZeRO-3 would add those of different parameters. Recomputation also needs one kernel with and without gradients.
     """
-    if weight.numel() < _LEAST_MATRIX or not _has_onednn(x, weight):
+    # Models that are traced have prepacked large matrices, and a trace cannot ask for a size.
+    if torch.jit.is_tracing() or weight.numel() < _LEAST_MATRIX or not _has_onednn(x, weight):
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias) if torch.is_grad_enabled() else onednn_linear(x, weight, bias)
 
@@ -113,14 +114,10 @@ class PackedLinear(nn.Module):
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None) -> nn.Module | None:
-        """Return the layer, not prepacked if torch cannot do that or the matrix is small; None on another device."""
-        if weight.device.type != "cpu":
-            return None
+        """Return the layer, or None if torch cannot prepack the matrix or it is too small to gain from it."""
         packed = packed_weight(weight) if weight.numel() >= _LEAST_PACKED else None
-        weight, bias = weight.detach(), None if bias is None else bias.detach()
-        if packed is None:
-            return cls(lambda x: F.linear(x, weight, bias), weight, bias)
-        return cls(lambda x: onednn_linear(x, packed, bias), packed, bias)
+        bias = None if bias is None else bias.detach()
+        return None if packed is None else cls(lambda x: onednn_linear(x, packed, bias), packed, bias)
 
 
 def bf16_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
