@@ -143,22 +143,25 @@ def search_steps(
     only its R best finished hypotheses are kept.
     """
     search = _Search(model, memory, settings, terms, options)
-    for length in range(1, settings.max_length + 1):
-        search.step(length)
-        if length == settings.max_length:
-            break
-        if length % search.interval == 0:
-            if not search.drop(length):
+    try:
+        for length in range(1, settings.max_length + 1):
+            search.step(length)
+            if length == settings.max_length:
                 break
-            yield SearchStep(search.live, search.finished, length, search.is_ranked_later, options.searches)
+            if length % search.interval == 0:
+                if not search.drop(length):
+                    break
+                yield SearchStep(search.live, search.finished, length, search.is_ranked_later, options.searches)
+    finally:
+        search.free_graph()
     return search.finished
 
 
 def _interval(settings: DecodeConfig, options: SearchOptions, device: torch.device) -> int:
     """Return after how many steps the host reads what has finished: 1 on a CPU, otherwise 8, because it waits for it.
 
-    Examples that are over are extended until then, without effect. It is also 1 if each step needs the host: for the
-    names of a constraint, or finished hypotheses in ``early_stopping``.
+    Examples that are over are extended until then, without effect. It is also 1 if each step needs the host: for a
+    constraint without tables, or finished hypotheses in ``early_stopping``.
     """
     needs_host = options.constraint and options.constraint.needs_host
     return 8 if device.type != "cpu" and _stops_by_number(settings) and not needs_host else 1
@@ -184,7 +187,7 @@ class _Search:
         most = None if settings.early_stopping is None else beams
         self.finished = FinishedHypotheses(len(mask), mask.device, options.marks.end, most, self.is_ranked_later)
         self._graph: RepeatedStep | None = None
-        if self.interval > 1 and permits_graphs(model, mask.device):
+        if self.interval > 1 and options.groups == 1 and permits_graphs(model, mask.device):
             graphed: Any = model
             self._state = graphed.start(memory, beams, is_fixed=True)
             work = partial(self._advance, graphed.extend)
@@ -192,6 +195,10 @@ class _Search:
             self._longest = backbone_of(graphed.spec).max_target or settings.max_length  # beyond it the model raises
         else:
             self._state = model.start(memory, beams)
+
+    def free_graph(self) -> None:
+        """Free the memory of the graph at once: it refers to this search, so only a garbage collection would."""
+        self._graph = None
 
     def step(self, length: int) -> None:
         """Extend hypotheses of ``length`` tokens, the start included. At the maximum length all finish."""

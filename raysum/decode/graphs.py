@@ -31,8 +31,8 @@ def permits_graphs(model: Any, device: torch.device) -> bool:
 class RepeatedStep:
     """A step of one search, ``work``, which is captured at the second call with the same arrays.
 
-    ``arrays`` returns some that are replaced if any of the search is. If a capture fails, the search warns and
-    continues without graphs, as do later ones with this ``model``.
+    ``arrays`` returns arrays of which at least one is replaced whenever the search replaces any. If a capture fails,
+    the search warns and continues without graphs, as do later ones with this ``model``.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class RepeatedStep:
     def __call__(self) -> Outputs:
         """Return the results of a step, as new arrays."""
         if [*map(id, self._former)] != [*map(id, self._arrays())]:
-            self._graph, outputs = None, self._work()  # the first step with new arrays is no repetition
+            self._graph = None  # the first step with new arrays is no repetition
+            outputs = self._work()
             self._former = self._arrays()
             return outputs
         if self._graph is None and self._can_capture:

@@ -131,7 +131,7 @@ class FinishedHypotheses:
         self._found: list[list[Hypothesis]] = [[] for _ in range(num_examples)]
 
     def count_ended(self, live: LiveHypotheses, ended: Tensor, log_prob: Tensor, score: Tensor) -> tuple[Tensor, ...]:
-        """Count the ``live`` hypotheses that ``ended`` [B', R], and return them for :meth:`add`, as new arrays.
+        """Count the ``live`` hypotheses that ``ended`` [B', R], and return them in arrays for :meth:`add`.
 
         A hypothesis that ends inside a name is cut before that name; it ranks after all others and does not count as
         finished.

@@ -70,6 +70,7 @@ class Generator(nn.Module):
     decoder: nn.ModuleList
     decoder_norm: nn.Module
     source_loss = 0.0  # weight in training of predicting source tokens
+    traced_step: TracedStep | None = None
 
     def __init__(self, spec: TransformerSpec):
         super().__init__()
@@ -78,7 +79,6 @@ class Generator(nn.Module):
         self.dropout = Dropout(spec.dropout)
         self.output: nn.Linear | None = None
         self.gate: CopyGate | None = None
-        self.traced = TracedStep(self)
 
     def forward(self, source: Source, tokens: Tensor) -> Tensor:
         """Return logits [B, K, V] of the token after each of ``tokens`` [B, K]; log-probabilities with a copy gate."""
@@ -126,7 +126,7 @@ class Generator(nn.Module):
         Also return this step's attention to the source [B * R, ...] if requested.
         """
         state.make_room()
-        logits = None if attention else self.traced.logits(tokens, state)
+        logits = self.traced_step.logits(self, tokens, state) if self.traced_step and not attention else None
         return self.extend(tokens, state, attention) if logits is None else (logits, None)
 
     def extend(self, tokens: Tensor, state: Cache, attention: AttentionRequest = False) -> tuple[Tensor, Tensor | None]:

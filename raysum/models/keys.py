@@ -28,7 +28,7 @@ class SourceKeys:
 
     @property
     def arrays(self) -> tuple[Tensor, ...] | None:
-        """What a step reads if it reports no attention, or None if that includes numbers of Python."""
+        """The arrays that a step reads if it reports no attention, or None if it also reads numbers of Python."""
         return None
 
     def keep(self: Keys, index: Tensor) -> Keys:
@@ -119,12 +119,12 @@ class Cache:
         self.recent: dict[int, Tensor] = {}
         self._newest = torch.arange(-beams, 0, device=paragraph_mask.device)  # entries of the newest tokens
 
-    def in_use(self) -> tuple[Tensor, ...]:
-        """Return the arrays that a step reads and changes, which :meth:`hold` takes."""
-        assert self.store is not None
+    def step_arrays(self) -> tuple[Tensor, ...]:
+        """Return the arrays that a step reads and changes, for :meth:`with_step_arrays`."""
+        assert self.store is not None and not self.is_fixed
         return self.now, self.lineage[..., : self._used], self.positions[:, : self._used], self.store[..., self.past, :]
 
-    def hold(self, now: Tensor, lineage: Tensor, positions: Tensor, store: Tensor) -> "Cache":
+    def with_step_arrays(self, now: Tensor, lineage: Tensor, positions: Tensor, store: Tensor) -> "Cache":
         """Take these arrays, which have room for one step."""
         self.now, self.lineage, self.positions, self.store = now, lineage, positions, store
         self._used, self.length = lineage.shape[2], 1

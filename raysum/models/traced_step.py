@@ -4,12 +4,13 @@ Measured on two cores of an AMD EPYC with AVX-512: steps of `ft`, one example wi
 to 3.1 ms instead of 4.4 to 4.8 in int8, and 4.6 to 5.5 instead of 6.3 to 7.2 in fp32. torch.compile takes longer than
 Python there. torch 2.13 calls TorchScript deprecated; without it, steps stay Python.
 
-A trace keeps the numbers of Python from the step in which it was made. So only models are traced whose steps depend on
-nothing but arrays: those with flat attention to the source, while nobody asks for that attention.
+A trace keeps the numbers of Python from the step in which it was made. So only steps are traced that depend on nothing
+but arrays: those with flat attention to the source, while nobody asks for that attention.
 """
 
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,45 +21,54 @@ from raysum.models.keys import Cache, SourceKeys
 from raysum.models.layers import backbone_of
 from raysum.runtime.compat import traced
 
-_FIRST = 100  # steps before a trace, which takes as long as 100 to 200 of them gain
+_STEPS_BEFORE = 100  # steps before a trace, which takes as long as 100 to 200 of them gain
 
 _tracing = threading.Lock()
 
+Key = tuple[int, bool]
+
 
 class TracedStep:
-    """The traces of a model's step, by number of beams and precision."""
+    """The traces of the step of one model, by number of beams and precision. Copies of the model have their own."""
 
-    def __init__(self, model: Any):
-        """``model``: a Generator. It has no traces while its parameters require gradients."""
-        self._model, self._calls = model, 0
-        self._traces: dict[tuple[int, bool], Callable[..., Tensor] | None] = {}
+    def __init__(self) -> None:
+        self._calls = Counter[Key]()
+        self._traces: dict[Key, Callable[..., Tensor] | None] = {}
 
-    def logits(self, tokens: Tensor, state: Cache) -> Tensor | None:
-        """Return the logits of a step for which ``state`` has room, or None if it has no trace."""
-        self._calls += 1
-        most = backbone_of(self._model.spec).max_target
-        if self._calls < _FIRST or state.store is None or (most is not None and state.length > most):
+    def __deepcopy__(self, _: Any) -> "TracedStep":
+        return TracedStep()
+
+    def __reduce__(self) -> Any:
+        return TracedStep, ()
+
+    def logits(self, model: Any, tokens: Tensor, state: Cache) -> Tensor | None:
+        """Return the logits of a step for which ``state`` has room, or None if ``model`` must compute it."""
+        key, most = (state.lineage.shape[1], torch.is_autocast_enabled("cpu")), backbone_of(model.spec).max_target
+        self._calls[key] += 1
+        is_usual = tokens.device.type == "cpu" and not state.is_fixed and state.store is not None
+        if not is_usual or self._calls[key] <= _STEPS_BEFORE or (most is not None and state.length > most):
             return None
-        key = state.lineage.shape[1], torch.is_autocast_enabled("cpu")
         if key not in self._traces and _tracing.acquire(blocking=False):
             try:
-                self._traces[key] = self._trace(tokens, state)
+                if key not in self._traces:
+                    self._traces[key] = _trace(model, tokens, state)
             finally:
                 _tracing.release()
         step, source = self._traces.get(key), _arrays(state.keys)
-        return None if step is None or source is None else step(tokens, *state.in_use(), *source)
+        return None if step is None or source is None else step(tokens, *state.step_arrays(), *source)
 
-    def _trace(self, tokens: Tensor, state: Cache) -> Callable[..., Tensor] | None:
-        source, model = _arrays(state.keys), self._model
-        if source is None or model.gate is not None or any(each.requires_grad for each in model.parameters()):
-            return None
-        inputs = [array.clone() for array in (tokens, *state.in_use(), *source)]
-        try:
-            return traced(_Step(model, type(state.keys[0]), state.lineage.shape[1]), inputs)
-        except (RuntimeError, SystemError, Warning) as error:
-            cause = error.__cause__ or error
-            warnings.warn(f"decoding without TorchScript, because a step cannot be traced: {cause}", stacklevel=1)
-            return None
+
+def _trace(model: Any, tokens: Tensor, state: Cache) -> Callable[..., Tensor] | None:
+    source = _arrays(state.keys)
+    if source is None or model.gate is not None:
+        return None
+    inputs = [array.clone() for array in (tokens, *state.step_arrays(), *source)]
+    try:
+        return traced(_Step(model, type(state.keys[0]), state.lineage.shape[1]), inputs)
+    except (RuntimeError, SystemError, Warning) as error:
+        cause = error.__cause__ or error
+        warnings.warn(f"decoding without TorchScript, because a step cannot be traced: {cause}", stacklevel=1)
+        return None
 
 
 def _arrays(keys: Sequence[SourceKeys]) -> list[Tensor] | None:
@@ -70,15 +80,15 @@ def _arrays(keys: Sequence[SourceKeys]) -> list[Tensor] | None:
 class _Step(nn.Module):
     """A step as a function of arrays, which changes those of the cache in place."""
 
-    def __init__(self, model: Any, keys: Any, beams: int):
-        """``keys``: the class of the keys of all layers."""
+    def __init__(self, model: Any, keys_class: Any, beams: int):
+        """``keys_class``: that of the keys of all layers."""
         super().__init__()
-        self.model, self._keys, self._beams = model, keys, beams
+        self.model, self._keys_class, self._beams = model, keys_class, beams
 
     def forward(self, tokens: Tensor, *arrays: Tensor) -> Tensor:
         state, source = arrays[:4], arrays[4:]
         size = len(source) // len(self.model.decoder)
-        keys = [self._keys.of(*source[start : start + size]) for start in range(0, len(source), size)]
-        cache = Cache(keys, state[1][:, 0], self._beams).hold(*state)
+        keys = [self._keys_class.of(*source[start : start + size]) for start in range(0, len(source), size)]
+        cache = Cache(keys, state[1][:, 0], self._beams).with_step_arrays(*state)
         logits: Tensor = self.model.extend(tokens, cache)[0]
         return logits

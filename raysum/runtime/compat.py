@@ -54,7 +54,7 @@ def traced(module: "torch.nn.Module", inputs: "list[Tensor]") -> "Callable[..., 
     with warnings.catch_warnings():
         warnings.simplefilter("error", torch.jit.TracerWarning)
         warnings.filterwarnings("ignore", "`torch.jit.trace", DeprecationWarning)
-        return torch.jit.trace(module, tuple(inputs), check_trace=False)
+        return torch.jit.trace(module, tuple(inputs), check_trace=False, _store_inputs=False)
 
 
 def packed_weight(weight: Any) -> "Tensor | None":

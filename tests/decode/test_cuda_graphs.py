@@ -3,7 +3,9 @@
 As in a CUDA graph, no Python runs in a repetition, so lengths, sizes, indices and masks must come from the device.
 """
 
+import gc
 import random
+import weakref
 from functools import partial
 
 import pytest
@@ -167,6 +169,28 @@ def test_repeated_tables_find_the_summaries_of_the_host(mode, captured, monkeypa
     assert captured["repeated"] > 20 and len({one.summary for one in expected}) == len(rows)
 
 
+def test_a_search_is_freed_when_it_ends(captured, monkeypatch):
+    model, source = model_and_source("L/F")
+    choose(monkeypatch, True)
+    settings, made = DecodeConfig(num_beams=2, max_length=20, min_length=15, beta=0), []
+    start = model.start
+    monkeypatch.setattr(model, "start", lambda *given, **named: made.append(start(*given, **named)) or made[-1])
+    with torch.inference_mode():
+        memory = model.encode(source)
+        gc.collect()
+        gc.disable()
+        try:
+            beam_search(model, memory, settings)
+            steps = beam.search_steps(model, memory, settings)
+            next(steps)
+            steps.close()
+            left = [weakref.ref(state.store) for state in made]
+            del made[:], steps
+            assert captured["captured"] and [store() for store in left] == [None, None]
+        finally:
+            gc.enable()
+
+
 def test_arrays_of_hypotheses_grow(captured, monkeypatch):
     monkeypatch.setattr(hypotheses, "_ROOM", 8)
     model, source = model_and_source("L/P")
@@ -201,13 +225,13 @@ def test_repetitions_read_only_memory_that_stays(name, monkeypatch):
         for length in range(1, 3):
             search.step(length)
     (recording,) = recordings
-    known = storages(held(search))
+    known = storages(tensors_of(search))
     for function, arguments, options, result in recording.calls:
         assert storages([arguments, options]) <= known, function
         known |= storages(result)
 
 
-def held(value, seen=None):
+def tensors_of(value, seen=None):
     """The tensors that an object of a search holds, also through its parts."""
     seen = {} if seen is None else seen
     if id(value) in seen or value is None or isinstance(value, (str, int, float, type)):
@@ -223,7 +247,7 @@ def held(value, seen=None):
         parts = value
     else:
         parts = [getattr(value, "__self__", None), vars(value) if hasattr(value, "__dict__") else None]
-    return [tensor for part in parts for tensor in held(part, seen)]
+    return [tensor for part in parts for tensor in tensors_of(part, seen)]
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ class TableConstraint:
 
     ``rows`` [B * C, V]: the state after each piece in each context of each example; its bitwise complement if the
     sources do not allow the piece. ``row`` [S]: that of each state. ``pieces`` [S, W]: those that the nodes of a state
-    allow, padded by EOS; ``states`` [S, W]: the states after them.
+    allow, padded by EOS; ``states_after`` [S, W]: the states after them. ``first`` [B]: those of empty hypotheses.
     """
 
     needs_host = False
@@ -43,7 +43,7 @@ class TableConstraint:
                 after.append([start + numbers[reached] for reached in names.values()])
             first.append(start + BEGIN)
         self.rows, self.row = torch.from_numpy(np.concatenate(rows)).to(device), torch.tensor(row, device=device)
-        self.pieces, self.states_after = (_padded(lists, end).to(device) for lists in (allowed, after))
+        self.pieces, self.states_after = _padded(allowed, end).to(device), _padded(after, 0).to(device)
         self.first = torch.tensor(first, device=device)
 
     def repeat(self, number: int) -> "TableConstraint":

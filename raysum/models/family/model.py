@@ -28,6 +28,7 @@ from raysum.models.kernels.attention import Places, attend, attend_packed, has_p
 from raysum.models.kernels.dropout import Dropout
 from raysum.models.keys import WordAttention, WordKeys
 from raysum.models.layers import Attention, DecoderLayer, TransformerBlock
+from raysum.models.traced_step import TracedStep
 
 
 class Family(Generator):
@@ -62,6 +63,10 @@ class Family(Generator):
         phi = None if self.pooling is None else self.pooling(x, source)
         text = source.is_text(spec.marks, spec.joins_paragraphs) if spec.backbone else None
         return Memory(source, x, phi, text=text)
+
+    def trace_steps(self) -> None:
+        """Let decoding steps on a CPU be traced from now on, while weights stay as they are."""
+        self.traced_step = TracedStep() if type(self) is Family else None  # the step of a subclass may use numbers
 
     def _embed(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
         return self.entry.target(self.embedding(tokens), positions, length)

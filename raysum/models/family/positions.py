@@ -118,11 +118,11 @@ class PositionTable(nn.Module):
         self.weight = nn.Parameter(torch.empty(rows, width), requires_grad=backbone.places_trained)
         nn.init.normal_(self.weight, std=0.02)
         self.offset, self.remedy = backbone.place_offset, remedy
-        self.rows = rows - self.offset
+        self.num_positions = rows - self.offset
 
     def forward(self, positions: Tensor, length: int) -> Tensor:
         """Return [..., D] for positions [...] below ``length``. Raises UserError if the table has fewer."""
-        most = self.rows
+        most = self.num_positions
         if length > most:
             raise UserError(f"this model has positions for {most} tokens, but the text has {length}: {self.remedy}")
         return F.embedding(positions + self.offset, self.weight)

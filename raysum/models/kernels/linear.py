@@ -36,7 +36,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     sizes and each kernel has its own autograd graph: gradients would be ready in different orders, and ZeRO-2 and
     ZeRO-3 would add those of different parameters. Recomputation also needs one kernel with and without gradients.
     """
-    # Models that are traced have prepacked large matrices, and a trace cannot ask for a size.
+    # A trace cannot ask for a size; models that are traced have prepacked their large matrices.
     if torch.jit.is_tracing() or weight.numel() < _LEAST_MATRIX or not _has_onednn(x, weight):
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias) if torch.is_grad_enabled() else onednn_linear(x, weight, bias)
@@ -85,7 +85,6 @@ def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
     """
     if dtype == "int8":
         check_int8(next(model.parameters()).device)
-    model.requires_grad_(False)
     makers = {"fp32": PackedLinear.of, "bf16": bf16_linear, "int8": int8_linear}
     make: Callable[[Tensor, Tensor | None], Any] = makers[dtype]
     if getattr(model, "output", model) is None:
@@ -97,20 +96,30 @@ def optimize_for_inference(model: Any, dtype: str = "fp32") -> Any:
                 setattr(module, name, replacement)
             elif dtype == "int8" and hasattr(child, "int8"):
                 setattr(module, name, child.int8())
+    if hasattr(model, "trace_steps"):
+        model.trace_steps()
     return model
 
 
 class PackedLinear(nn.Module):
-    """A linear layer [..., inputs] -> [..., outputs] with a prepacked matrix."""
+    """A linear layer [..., inputs] -> [..., outputs] with a prepacked matrix, which copies of it share."""
 
     def __init__(self, product: Callable[[Tensor], Tensor], packed: Any, bias: Tensor | None = None):
         """``product`` uses ``packed``, which a trace finds only in a module, and ``bias``."""
         super().__init__()
-        if isinstance(packed, Tensor):
-            self.register_buffer("packed", packed, persistent=False)
-        else:
-            self.packed = packed
-        self.forward, self.bias = product, bias
+        self.forward = product
+        for name, value in (("packed", packed), ("bias", bias)):
+            if value is None or isinstance(value, Tensor):  # constants of a trace would outlive the model
+                self.register_buffer(name, value, persistent=False)
+            else:
+                setattr(self, name, value)
+
+    def __deepcopy__(self, _: Any) -> "PackedLinear":
+        return self
+
+    def _apply(self, *_: Any, **__: Any) -> "PackedLinear":
+        """Leave the matrix as it is: its layout is that of one device and precision."""
+        return self
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None) -> nn.Module | None:
@@ -160,11 +169,16 @@ def _scales(weight: Tensor) -> Tensor:
 class Int8Embedding(nn.Module):
     """Rows of an embedding in int8, with a scale for each, the same as those of :func:`int8_linear`."""
 
+    scales: Tensor
+    rows: Tensor
+
     def __init__(self, weight: Tensor, factor: float):
         """``weight`` [V, D]; embeddings are multiplied by ``factor``."""
         super().__init__()
-        self.scales = _scales(weight.detach())
-        self.rows = (weight.detach() / self.scales[:, None]).round_().to(torch.int8)
+        scales = _scales(weight.detach())
+        self.register_buffer("scales", scales, persistent=False)
+        rows = (weight.detach() / scales[:, None]).round_().to(torch.int8)
+        self.register_buffer("rows", rows, persistent=False)
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
