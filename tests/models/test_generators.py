@@ -28,7 +28,7 @@ from helpers.special_ids import BOS, EOS, PAD
 from raysum.config.decoding import DecodeConfig
 from raysum.decode.attention import attention_of
 from raysum.decode.beam import beam_search
-from raysum.decode.scores import length_norm, shares, terms
+from raysum.decode.scores import shares, terms
 from raysum.errors import UserError
 from raysum.models import keys
 from raysum.models.batch import Batch, Source
@@ -366,7 +366,7 @@ def test_learns_and_decodes(name):
             _, label = attention_labels(one, Batch(source_of([row]), tokens))
             torch.testing.assert_close(label[0, :count], eta)  # what a predictor learns is what the search compares
             alignment = 0.5 * eta.clamp(1e-6, 1 / count).log().sum().item() if count > 1 else 0.0
-            norm = length_norm(settings, len(hypothesis.ids))
+            norm = ((5 + len(hypothesis.ids)) / 6) ** settings.length_penalty  # Wu et al. 2016, eq. 14
             assert hypothesis.score == pytest.approx(hypothesis.log_prob / norm + alignment, abs=1e-3)
 
 
