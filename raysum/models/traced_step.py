@@ -62,7 +62,7 @@ def _trace(model: Any, tokens: Tensor, state: Cache) -> Callable[..., Tensor] | 
     source = _arrays(state.keys)
     if source is None or model.gate is not None:
         return None
-    inputs = [array.clone() for array in (tokens, *state.step_arrays(), *source)]
+    inputs = [tokens, *(array.clone() for array in state.step_arrays()), *source]  # a trace also does its step
     try:
         return traced(_Step(model, type(state.keys[0]), state.lineage.shape[1]), inputs)
     except (RuntimeError, SystemError, Warning) as error:
