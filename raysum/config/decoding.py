@@ -112,7 +112,8 @@ class DecodeConfig(Section):
         if self.diversity_penalty and self.num_beam_groups == 1:
             raise ValueError("diversity_penalty acts between groups: set num_beam_groups above 1")
         if self.min_length > self.max_length:
-            raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
+            lengths = f"min_length {self.min_length} is above max_length {self.max_length}"
+            raise ValueError(f"{lengths}: lower min_length, or raise max_length")
         return self
 
     def reading(self, trained: SourceConfig) -> SourceConfig:

@@ -75,7 +75,7 @@ def evaluate(target: str | Path, data: str | Path, **settings: Any) -> Evaluatio
 
 def _evaluate_untrained(name: str, dataset: Dataset, split: str, config: EvaluateConfig) -> Evaluation:
     if of_runs := [key for key in _OF_RUNS if getattr(config, key) != EvaluateConfig.model_fields[key].default]:
-        raise UserError(f"{of_runs[0]} is for trained runs, and nothing is trained of {name}; leave it out")
+        raise UserError(f"{of_runs[0]} is for trained runs, and {name} is not trained; leave it out")
     system = Extracted.named(name, config)
     if config.reference_length:
         _check_no_length(config)

@@ -79,7 +79,9 @@ class Extractor:
         """Return the system ``name``. Raises UserError if it lacks a setting of ``config``."""
         for key in ("checkpoint", "dtype"):
             if getattr(config, key) != LoadConfig.model_fields[key].default:
-                raise UserError(f"{key}={getattr(config, key)} is for trained runs; nothing is trained of {name}")
+                raise UserError(
+                    f"{key}={getattr(config, key)} is for trained runs, and {name} is not trained; leave it out"
+                )
         system = systems.extractive(name)
         return cls(system, changed(ExtractConfig(**system.settings), config.decode))
 

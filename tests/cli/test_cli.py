@@ -68,7 +68,7 @@ MISTAKES = [
     ("evaluate data=x", "RUN|SEARCH|SYSTEM is missing: data=x"),
     ("evaluate none --data none scorers=[]", "scorers"),
     ("evaluate none --data ''", "data: is empty"),
-    ("evaluate lexrank data=made split=test terms=true", "terms is for trained runs, and nothing is trained of lex"),
+    ("evaluate lexrank data=made split=test terms=true", "terms is for trained runs, and lexrank is not trained"),
     ("evaluate lexrank data=made split=test checkpoints=3", "checkpoints is for trained runs"),
     ("evaluate lexrank data=made split=test out=made", "made is a dataset; choose another --out"),
     ("evaluate lexrank data=made split=test out=note.txt", "note.txt is a file; choose another --out"),
