@@ -71,7 +71,7 @@ class DecodeConfig(Section):
     no_repeat_ngram_size: Most = Field(3, description="no n-gram of this many tokens may repeat; 0 = off")
     encoder_no_repeat_ngram_size: Most = Field(0, description="no such n-gram may be copied from the source; 0 = off")
     repetition_penalty: float = Field(
-        1.0, gt=0, le=100, description="factor for the log-probability of tokens already in the hypothesis; 1 = off"
+        1.0, ge=0.01, le=100, description="factor for the log-probability of tokens already in the hypothesis; 1 = off"
     )
     bad_words_ids: list[Word] = Field([], max_length=1000, description="token sequences that are never written")
     block_across_sentences: bool = Field(False, description="n-grams that cross a sentence end also count as repeated")

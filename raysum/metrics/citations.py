@@ -7,6 +7,7 @@ the words in another context, and a paraphrase counts as unsupported. On the fac
 of a summary has a correlation of 0.8 with its facts F1.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,10 +55,11 @@ def said(text: str) -> list[Said]:
     words = [word.span() for word in WORD.finditer(text)]
     first = words[:1]
     named = [span for span in name_spans(text) if not ([span] == first and text[slice(*span)].isalpha())]
-    inside = [end for start, end in words if any(a <= start and end <= b for a, b in named)]
-    others = [span for span in words if span[1] not in inside]
+    starts, ends = [start for start, _ in named], [0, *(end for _, end in named)]
+    others = [span for span in words if span[1] > ends[bisect_right(starts, span[0])]]
     plain = [span for span in others if text[slice(*span)].lower() not in FUNCTION_WORDS]
-    return [Said(text[a:b], (a, b) in named) for a, b in sorted([*named, *plain])]
+    names = set(named)
+    return [Said(text[a:b], (a, b) in names) for a, b in sorted([*named, *plain])]
 
 
 def supported_share(parts: Iterable[Said], passages: Sequence[TextIndex]) -> float | None:
