@@ -26,11 +26,6 @@ class SourceKeys:
 
     counts: tuple[int, ...]  # paragraphs of each example
 
-    @property
-    def arrays(self) -> tuple[Tensor, ...] | None:
-        """The arrays that a step reads if it reports no attention, or None if it also reads numbers of Python."""
-        return None
-
     def keep(self: Keys, index: Tensor) -> Keys:
         """Return the keys of the examples ``index`` [B']."""
         tensors = {

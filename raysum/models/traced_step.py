@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysum.models.keys import Cache, SourceKeys
+from raysum.models.keys import Cache
 from raysum.models.layers import backbone_of
 from raysum.runtime.compat import traced
 
@@ -43,10 +43,11 @@ class TracedStep:
 
     def logits(self, model: Any, tokens: Tensor, state: Cache) -> Tensor | None:
         """Return the logits of a step for which ``state`` has room, or None if ``model`` must compute it."""
+        if tokens.device.type != "cpu" or state.is_fixed or state.store is None:
+            return None
         key, most = (state.lineage.shape[1], torch.is_autocast_enabled("cpu")), backbone_of(model.spec).max_target
         self._calls[key] += 1
-        is_usual = tokens.device.type == "cpu" and not state.is_fixed and state.store is not None
-        if not is_usual or self._calls[key] <= _STEPS_BEFORE or (most is not None and state.length > most):
+        if self._calls[key] <= _STEPS_BEFORE or (most is not None and state.length > most):
             return None
         if key not in self._traces and _tracing.acquire(blocking=False):
             try:
@@ -54,15 +55,13 @@ class TracedStep:
                     self._traces[key] = _trace(model, tokens, state)
             finally:
                 _tracing.release()
-        step, source = self._traces.get(key), _arrays(state.keys)
-        return None if step is None or source is None else step(tokens, *state.step_arrays(), *source)
+        step = self._traces.get(key)
+        return None if step is None else step(tokens, *state.step_arrays(), *_arrays(state.keys))
 
 
 def _trace(model: Any, tokens: Tensor, state: Cache) -> Callable[..., Tensor] | None:
-    source = _arrays(state.keys)
-    if source is None or model.gate is not None:
-        return None
-    inputs = [tokens, *(array.clone() for array in state.step_arrays()), *source]  # a trace also does its step
+    own = [array.clone() for array in state.step_arrays()]  # a trace also does its step
+    inputs = [tokens, *own, *_arrays(state.keys)]
     try:
         return traced(_Step(model, type(state.keys[0]), state.lineage.shape[1]), inputs)
     except (RuntimeError, SystemError, Warning) as error:
@@ -71,10 +70,9 @@ def _trace(model: Any, tokens: Tensor, state: Cache) -> Callable[..., Tensor] | 
         return None
 
 
-def _arrays(keys: Sequence[SourceKeys]) -> list[Tensor] | None:
-    """Return the arrays of all layers, or None if a step needs more than these."""
-    layers = [layer.arrays for layer in keys]
-    return None if None in layers else [array for layer in layers for array in layer or ()]
+def _arrays(keys: Sequence[Any]) -> list[Tensor]:
+    """Return what a step reads of the keys of all layers."""
+    return [array for layer in keys for array in layer.arrays]
 
 
 class _Step(nn.Module):

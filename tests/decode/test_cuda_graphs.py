@@ -15,14 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from decode import test_grounding
-from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, shaken
+from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, shaken, stirred
 from helpers.special_ids import EOS
 from models.test_host_waits import SPECS, packed_batch
 from raysum.config.decoding import DecodeConfig
 from raysum.decode import beam, graphs, hypotheses
 from raysum.decode.beam import beam_search
-from raysum.decode.grounding import constraint
-from raysum.decode.grounding.tables import TableConstraint
 from raysum.decode.scores import terms
 from raysum.errors import UserError
 from raysum.models import keys
@@ -91,8 +89,12 @@ def searched(model, batch, settings, monkeypatch, with_graphs, **options):
     choose(monkeypatch, with_graphs)
     with torch.inference_mode():
         memory = model.encode(batch)
-        hat = memory.paragraph_mask / memory.paragraph_mask.sum(-1, keepdim=True)
-        return beam_search(model, memory, settings, terms(settings, memory, hat), **options)
+        return beam_search(model, memory, settings, terms_of(settings, memory), **options)
+
+
+def terms_of(settings, memory):
+    """All paragraphs are predicted to get equal attention."""
+    return terms(settings, memory, memory.paragraph_mask / memory.paragraph_mask.sum(-1, keepdim=True))
 
 
 def model_and_source(name):
@@ -135,11 +137,7 @@ def test_repeated_rules_find_the_hypotheses_of_a_search_without_graphs(changes, 
     lengths = set()
     for seed in range(3):
         model, source = model_and_source("L/F")
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight += 0.2 * torch.randn_like(weight)
-            model.embedding.bias[EOS] += 2.0
+        stirred(model, seed, EOS, 2.0)
         settings = DecodeConfig(**{"num_beams": 3, "max_length": 40, "min_length": 3, "beta": 0} | changes)
         options = {
             "exempt": [9, 12],
@@ -163,8 +161,7 @@ def test_repeated_tables_find_the_summaries_of_the_host(mode, captured, monkeypa
     rows = [writer.prepare(cluster) for cluster in test_grounding.clusters(random.Random(4), 5)]
     expected = writer.summarize_rows(rows)
     choose(monkeypatch, True)
-    end, device = vocabulary.marks.end, torch.device("cpu")
-    monkeypatch.setattr(constraint, "HostConstraint", lambda made, of: TableConstraint(made, of, end, device))
+    test_grounding.use_tables(monkeypatch, vocabulary)
     assert [one.summary for one in writer.summarize_rows(rows)] == [one.summary for one in expected]
     assert captured["repeated"] > 20 and len({one.summary for one in expected}) == len(rows)
 
@@ -220,8 +217,7 @@ def test_repetitions_read_only_memory_that_stays(name, monkeypatch):
     settings = DecodeConfig(num_beams=3, beta=1, structural_coverage=0.5, no_repeat_last=2, repetition_penalty=1.1)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         memory = model.encode(source)
-        hat = memory.paragraph_mask / memory.paragraph_mask.sum(-1, keepdim=True)
-        search = beam._Search(model, memory, settings, terms(settings, memory, hat), beam.SearchOptions())
+        search = beam._Search(model, memory, settings, terms_of(settings, memory), beam.SearchOptions())
         for length in range(1, 3):
             search.step(length)
     (recording,) = recordings
@@ -270,11 +266,7 @@ def test_examples_leave_graphs_at_different_lengths(captured, monkeypatch):
     lengths = set()
     for seed in range(4):
         model, source = model_and_source("L/P")
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight += 0.2 * torch.randn_like(weight)
-            model.embedding.bias[EOS] += 3.0
+        stirred(model, seed, EOS, 3.0)
         settings = DecodeConfig(num_beams=3, max_length=60, min_length=2, beta=0)
         plain = searched(model, source, settings, monkeypatch, False)
         found = searched(model, source, settings, monkeypatch, True)

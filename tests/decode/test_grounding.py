@@ -85,6 +85,12 @@ def summarizer(model: str, vocabulary: Vocabulary, seed: int, **decode) -> Summa
     return Summarizer(made.eval(), vocabulary, recipe, DecodeConfig(**decode), "a test", predictor=predictor)
 
 
+def use_tables(monkeypatch, vocabulary: Tokenizer) -> None:
+    """Decode on the CPU with the tables of a GPU."""
+    end, device = vocabulary.marks.end, torch.device("cpu")
+    monkeypatch.setattr(constraint, "HostConstraint", lambda made, of: TableConstraint(made, of, end, device))
+
+
 def predictor(paragraphs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return paragraphs[..., 0].masked_fill(~mask, -torch.inf).softmax(-1)
 
@@ -215,7 +221,6 @@ def test_no_summary_has_names_that_its_sources_lack(model, vocabulary):
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 def test_tables_of_a_gpu_allow_what_the_host_allows(vocabulary, monkeypatch):
     pieces = VOCABULARIES[vocabulary]()
-    end, device = pieces.marks.end, torch.device("cpu")
     held = 0
     for seed in range(9):
         drawn = random.Random(f"{seed} {vocabulary}")
@@ -230,7 +235,7 @@ def test_tables_of_a_gpu_allow_what_the_host_allows(vocabulary, monkeypatch):
         betas = [0.0, 0.7][: drawn.randint(1, 2)]
         by_host = writer.summarize_betas(rows, writer.settings, betas)
         with monkeypatch.context() as patched:
-            patched.setattr(constraint, "HostConstraint", lambda made, of: TableConstraint(made, of, end, device))
+            use_tables(patched, pieces)
             assert writer.summarize_betas(rows, writer.settings, betas) == by_host
         free = writer.summarize_rows(rows, writer.choose({"grounded": None}))
         held += sum(one.summary != other.summary for one, other in zip(free, by_host[0], strict=True))

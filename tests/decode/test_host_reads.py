@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.devices import OneDevice
-from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, pack
+from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, pack, stirred
 from helpers.special_ids import EOS
 from models.test_host_waits import SPECS, packed_batch
 from raysum.config.decoding import DecodeConfig
@@ -40,12 +40,7 @@ def searched(model, source, monkeypatch, interval, changes, is_cancelled=None):
 def test_the_hypotheses_do_not_depend_on_when_the_host_reads_them(monkeypatch, changes):
     lengths = set()
     for seed in range(4):
-        model, source = build_seeded(SPECS["L/P"]()).eval(), pack(EXAMPLES)
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight += 0.2 * torch.randn_like(weight)
-            model.embedding.bias[EOS] += 3.0
+        model, source = stirred(build_seeded(SPECS["L/P"]()).eval(), seed, EOS, 3.0), pack(EXAMPLES)
         each, every = (searched(model, source, monkeypatch, interval, changes) for interval in (1, 8))
         assert each[1] == every[1]
         for one, other in zip(sum(each[0], []), sum(every[0], []), strict=True):

@@ -46,6 +46,16 @@ def shaken(model: nn.Module) -> nn.Module:
     return model
 
 
+def stirred(model: nn.Module, seed: int, end: int, bias: float) -> nn.Module:
+    """With other random weights, and ``bias`` more for the id ``end``, so that summaries have several lengths."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.2 * torch.randn_like(weight)
+        model.embedding.bias[end] += bias
+    return model
+
+
 def targets(rows: int, length: int = 6) -> torch.Tensor:
     return torch.randint(9, 40, (rows, length), generator=torch.Generator().manual_seed(3))
 

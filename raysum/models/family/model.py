@@ -65,8 +65,12 @@ class Family(Generator):
         return Memory(source, x, phi, text=text)
 
     def trace_steps(self) -> None:
-        """Let decoding steps on a CPU be traced from now on, while weights stay as they are."""
-        self.traced_step = TracedStep() if type(self) is Family else None  # the step of a subclass may use numbers
+        """Let decoding steps on a CPU be traced from now on, while weights stay as they are.
+
+        Those of subclasses, copy gates, P and V are not, because they may use numbers of Python.
+        """
+        is_traceable = type(self) is Family and set(self.spec.decoder) == {"F"} and self.gate is None
+        self.traced_step = TracedStep() if is_traceable else None
 
     def _embed(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
         return self.entry.target(self.embedding(tokens), positions, length)
@@ -103,6 +107,7 @@ class FlatKeys(WordKeys):
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
+        """All that a step reads if it reports no attention, for :meth:`of`."""
         return self.key, self.value, self.mask
 
     @classmethod
