@@ -49,7 +49,7 @@ LIGHT = ["models", "metrics", "decode", "extract", "stream/plan.py"]  # never im
 PUBLIC = {"os._exit", "torch.utils._python_dispatch.TorchDispatchMode"}  # documented under these names
 # Libraries as they are imported, where packages have other names; those that come with one; those of extras.
 OTHERWISE = {"protobuf": "google", "scikit-learn": "sklearn", "PyYAML": "yaml", "markdown-it-py": "markdown_it"}
-BROUGHT = {"starlette", "uvicorn", "pydantic_core"}
+BROUGHT = {"starlette", "uvicorn", "pydantic_core", "triton"}  # triton by a torch that has CUDA
 OF_EXTRAS = {"pypdfium2", "transformers", "ctranslate2", "lxml", "openai"}
 OPERATORS = re.compile(r"\b(torch\.ops|_aten)\.[\w.]*")  # operators of torch are known by their schema's names
 OWN = re.compile(r"\b(self|cls|super\(\)|job|space|summarizer|searcher|base)\._")

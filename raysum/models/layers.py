@@ -11,16 +11,10 @@ from torch import Tensor, nn
 
 from raysum.models.batch import AttentionRequest, Layout, Memory, Rows, scatter_padded
 from raysum.models.family.spec import PLAIN, Backbone, TransformerSpec
-from raysum.models.kernels.attention import (
-    attend,
-    attend_packed,
-    has_packed_kernel,
-    masked_softmax,
-    merge_heads,
-    split_heads,
-)
+from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, packed_heads, split_heads
 from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.linear import Linear
+from raysum.models.kernels.packed import attend_packed, has_packed_kernel
 from raysum.models.keys import SourceKeys, StepContext, WordAttention
 from raysum.models.systems.specs import PredictorSpec
 
@@ -170,6 +164,11 @@ class SelfAttention(nn.Module):
         query, key, value = split_heads(x, self.heads, 3)
         return _unscaled(query, self.scaled), key, value
 
+    def split_packed(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return query, key and value, [S, H, dh] each, from packed [S, 3 dh H]."""
+        query, key, value = packed_heads(x, self.heads, 3)
+        return _unscaled(query, self.scaled), key, value
+
 
 def _unscaled(query: Tensor, scaled: bool) -> Tensor:
     """Return queries that undo the division of scores by dh^0.5, unless scores are ``scaled``."""
@@ -183,15 +182,15 @@ class PackedSelfAttention(SelfAttention):
     """
 
     def forward(self, x: Tensor, rows: Rows, bias: Tensor | None, selected: Tensor | None = None) -> Tensor:
-        projected, mask = self.qkv(x), rows.mask
+        projected, mask, dropout = self.qkv(x), rows.mask, self.dropout.active
         size = projected.shape[-1] // (3 * self.heads)
-        if rows.starts is not None and bias is None and has_packed_kernel(projected, size, self.dropout.active):
-            query, key, value = projected.unflatten(-1, (3, self.heads, size)).unbind(1)
+        if rows.starts is not None and bias is None and has_packed_kernel(projected, size, own=bool(dropout)):
             places = rows.starts, mask.shape[1]
-            packed = attend_packed(_unscaled(query, self.scaled), key, value, places, places).flatten(1)
+            query, key, value = self.split_packed(projected)
+            packed = attend_packed(query, key, value, places, places, dropout).flatten(1)
             return self.out(packed if selected is None else packed.index_select(0, selected))
         query, key, value = self.split(scatter_padded(projected, rows.index, *mask.shape))
-        context = attend(query, key, value, mask[:, None, None, :], dropout=self.dropout.active, bias=bias)
+        context = attend(query, key, value, mask[:, None, None, :], dropout=dropout, bias=bias)
         index = rows.index if selected is None else rows.index.index_select(0, selected)
         return self.out(merge_heads(context).flatten(0, 1).index_select(0, index))
 

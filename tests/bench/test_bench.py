@@ -24,8 +24,8 @@ from raysum.bench.machine import Costs, Machine
 from raysum.bench.registry import BENCHES, bench, settings_of
 from raysum.cli.options import print_result
 from raysum.errors import UserError
-from raysum.models.kernels.attention import attend_packed
 from raysum.models.kernels.linear import int8_linear
+from raysum.models.kernels.packed import attend_packed
 
 SMALL = "config=[model.width=16, model.ffn=32, model.heads=2, model.pooling_heads=2, model.vocabulary=50]"
 VERDICTS = [("a", "right"), ("b", "WRONG")]

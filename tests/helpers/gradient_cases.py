@@ -32,6 +32,7 @@ FAMILY = {**SMALL, "pooling_heads": 2, "ffn_dropout": 0.1}
 DRY = {"dropout": 0.0, "attention_dropout": 0.0, "ffn_dropout": 0.0}
 T5 = {"norm": "rms", "bias": False, "places": "relative", "gated": True}
 UMT5 = {**T5, "layer_distances": True, "source_embedding": True}
+LED = {"places": "learned", "source_places": 300, "target_places": 300, "window": 8, "global_ids": [5, 9]}
 BART = {"places": "learned", "source_places": 300, "target_places": 300, "activation": "gelu", "embedding_norm": True}
 
 Case = tuple[str, dict[str, Any]]  # the dataset's kind, and sections of the config
@@ -58,6 +59,7 @@ CASES: dict[str, Case] = {
     "copy gate": _family("LL/FP", {"copy_heads": 2}),
     "recomputed": _family("LG/FP", {"copy_heads": 1}, train={"recompute": True}),
     "like BART": _family("SL/F", {"backbone": BART}),
+    "like LED": _family("WW/F", {"positions": "flat", "backbone": LED}),
     "like T5": _family("SL/FP", {"backbone": T5}),
     "like UMT5": _family("SGL/FP", {"tied_output": False, "backbone": UMT5}),
     "adapters": _family("LLG/F", adapters={"rank": 2, "dropout": 0.1}),
@@ -75,8 +77,13 @@ COMPILED = {
     "compiled, recomputed": _family("L/P", DRY, train={"compile": True, "recompute": True}),
 }
 
-# Attention over packed rows, by helpers.packed_kernel; plain torch pads them.
-PACKED = {"packed": _family("SLG/FP", {"attention_dropout": 0.0})}
+# Attention over packed rows, by helpers.packed_kernel. Plain torch pads them, except with dropout.
+PACKED = {
+    "packed": _family("SLG/FP", {"attention_dropout": 0.0}),
+    "packed windows": _family("WW/F", {"attention_dropout": 0.0, "positions": "flat", "backbone": LED}),
+    "packed, with dropout": _family("SL/F"),
+    "packed windows, with dropout": _family("W/F", {"positions": "flat", "backbone": LED}),
+}
 
 
 def write_datasets(folder: Path) -> None:

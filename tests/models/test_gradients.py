@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from helpers.gradient_cases import (
     CASES,
     OFFLOADED,
+    PACKED,
     brief_for,
     low_thresholds,
     objective_of,
@@ -20,6 +22,7 @@ from helpers.gradient_cases import (
     write_datasets,
     write_start,
 )
+from helpers.packed_kernel import packed_kernel
 from helpers.project import ROOT
 from raysum.stream.loader import batches
 
@@ -39,11 +42,11 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *PACKED])
 def test_modules_and_hooks_of_gradients_run_in_one_order_for_all_sizes(folder, name):
     """ZeRO-2 and ZeRO-3 add gradients at equal positions of a bucket. At ZeRO-3, modules gather their weights."""
     orders, sequences = set(), set()
-    with low_thresholds():
+    with low_thresholds(), packed_kernel() if name in PACKED else nullcontext():
         brief = brief_for(name, folder, 0, False)
         objective, fired = objective_of(brief), []
         for key, weight in objective.named_parameters():
@@ -85,7 +88,8 @@ def check(folder: Path, world: int, steps: int, asked: list[tuple[str, int, bool
     torch.set_num_threads(1)  # as each rank: in bf16, kernels round by their number of threads
     try:
         for name, low in dict.fromkeys((name, low) for name, _, low in asked):
-            with low_thresholds():
+            has_other_masks = name in PACKED and "with dropout" in name
+            with low_thresholds(), packed_kernel() if has_other_masks else nullcontext():
                 plain[name, low] = plain_loop(brief_for(name, folder, 0, low, steps), low)
     finally:
         torch.set_num_threads(threads)
@@ -138,7 +142,7 @@ def test_two_processes_with_compiled_layers_train_as_one(folder):
 
 @pytest.mark.slow
 def test_two_processes_with_attention_over_packed_rows_train_as_one(folder):
-    check(folder, 2, 2, [("packed", stage, False) for stage in STAGES])
+    check(folder, 2, 2, [(name, stage, False) for name in PACKED for stage in STAGES])
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import torch._dynamo
 from torch import nn
 
 from helpers.devices import OneDevice
+from helpers.packed_kernel import packed_kernel
 from helpers.small_models import EXAMPLES, MIXES, SYSTEMS, build_seeded, objective_of, pack, spec
 from raysum.models.batch import Batch, Layout, Source, copied
 from raysum.models.family.spec import Backbone
@@ -70,6 +71,15 @@ def test_no_value_is_read_on_the_host(name):
     objective, batch = on_meta(name)
     with OneDevice():
         objective(batch).backward()
+    assert all(weight.grad is not None for weight in objective.parameters() if weight.requires_grad)
+
+
+@pytest.mark.parametrize("name", ["S/F", "LLGLG/PPF", "led W/F", "primera W/F", "graphsum"])
+def test_packed_rows_are_read_without_waiting(name):
+    objective, batch = on_meta(name)
+    with packed_kernel() as sizes, OneDevice():
+        objective(batch).backward()
+    assert sizes
     assert all(weight.grad is not None for weight in objective.parameters() if weight.requires_grad)
 
 

@@ -1,17 +1,26 @@
 """Attention over packed rows, for GPUs: the same results and gradients as over padded ones."""
 
+from unittest import mock
+
 import pytest
 import torch
 
 from helpers.packed_kernel import packed_kernel
 from helpers.small_models import DRY, EXAMPLES, SYSTEMS, build_seeded, model_of, objective_of, pack, shaken
-from raysum.models.batch import Batch, Source
+from raysum.models.batch import Batch, Memory, Source
 from raysum.models.family.spec import Backbone
-from raysum.models.kernels.attention import has_packed_kernel
+from raysum.models.family.window import WindowLayer
+from raysum.models.kernels import packed
+from raysum.models.kernels.packed import attend_packed_lse, has_packed_kernel
 from raysum.models.systems.specs import HibertSpec, PredictorSpec
 from raysum.systems import part
 
 BACKBONE = Backbone(places="learned", source_places=50, target_places=50, scaled_scores=False)
+WINDOWS = {
+    "led": Backbone(places="learned", source_places=50, target_places=50, window=4),
+    "primera": Backbone(places="learned", source_places=50, target_places=50, window=2, global_ids=(7, 11)),
+    "short window": Backbone(places="learned", source_places=50, target_places=50, window=60, global_ids=(5,)),
+}
 
 
 def learned(model) -> tuple[float, dict]:
@@ -51,16 +60,69 @@ def test_scores_that_are_not_scaled_stay_so():
     torch.testing.assert_close((found, ours), (loss, gradients), atol=1e-5, rtol=1e-5)
 
 
-def test_dropout_and_positions_as_bias_need_padded_rows():
-    dropped = model_of("L/F", dropout=0.0, attention_dropout=0.5)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_and_global_tokens_are_those_of_padded_rows(name):
+    model = model_of("WW/F", backbone=WINDOWS[name], positions="flat", **DRY)
+    loss, gradients = learned(model)
+    with packed_kernel() as sizes:
+        found, ours = learned(model)
+    assert len(sizes) == 3
+    torch.testing.assert_close((found, ours), (loss, gradients), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mix", ["S/F", "W/F"])
+def test_gradients_with_dropout_are_slopes(mix):
+    backbone = WINDOWS["primera"] if "W" in mix else BACKBONE
+    model = model_of(mix, dropout=0.0, attention_dropout=0.4, backbone=backbone, positions="flat").double().train()
+    source, generator = pack(EXAMPLES), torch.Generator().manual_seed(1)
+    x, y = (torch.randn(*shape, 16, generator=generator).double() for shape in ([len(source.ids)], [3, 4]))
+
+    def attended(x, y):
+        torch.manual_seed(5)
+        tokens = _attended(model.encoder[0], x, source)
+        cross = model.decoder[0].cross
+        return cross(y, cross.project_source(Memory(source, tokens, None)))[0]
+
+    with packed_kernel():
+        torch.autograd.gradcheck(attended, (x.requires_grad_(), y.requires_grad_()), fast_mode=True)
+
+
+@pytest.mark.parametrize("mix", ["S/F", "W/F"])
+def test_dropout_keeps_the_mean(mix):
+    backbone = WINDOWS["primera"] if "W" in mix else BACKBONE
+    layer = model_of(mix, dropout=0.0, attention_dropout=0.4, backbone=backbone, positions="flat").encoder[0]
+    source = pack(EXAMPLES)
+    x = torch.randn(len(source.ids), 16, generator=torch.Generator().manual_seed(1))
+    with packed_kernel(), torch.no_grad():
+        expected = _attended(layer.eval(), x, source)
+        torch.manual_seed(2)
+        found = torch.stack([_attended(layer.train(), x, source) for _ in range(500)])
+    error = found.std(0) / 500**0.5
+    assert error.min() > 0
+    assert ((found.mean(0) - expected).abs() < 5 * error).all()
+
+
+def _attended(layer, x, source):
+    if isinstance(layer, WindowLayer):
+        return layer.attention(x, source)
+    return layer.block.attention(x, source.layout.by_source, None)
+
+
+def test_positions_as_bias_need_padded_rows():
     biased = model_of("L/F", backbone=Backbone(norm="rms", bias=False, places="relative"), **DRY)
     with packed_kernel() as sizes:
-        learned(dropped)
-        assert not sizes
         learned(biased)
         assert sizes == [8]  # F, which has no bias
-        dropped.eval().encode(pack(EXAMPLES))
-        assert sizes == [8, 8]
+
+
+def test_the_mass_of_a_query_without_keys_is_nothing():
+    starts = torch.tensor([0, 2, 3], dtype=torch.int32)
+    query = torch.randn(3, 1, 8, requires_grad=True)
+    skipped = torch.tensor([False, False, True])
+    context, lse = attend_packed_lse(query, query, query, (starts, 2), (starts, 2), reach=1, skipped=skipped)
+    assert context[2].tolist() == [[0.0] * 8] and lse.tolist()[0][2] == -float("inf")
+    (context.sum() + lse[:, :2].sum()).backward()
+    assert query.grad.isfinite().all() and not query.grad[2].any()
 
 
 def test_a_predictor_of_padded_paragraphs_has_no_packed_rows():
@@ -83,4 +145,15 @@ def test_sentences_and_the_selected_ends_are_those_of_padded_rows():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_cpu_has_no_such_kernel(dtype):
-    assert not has_packed_kernel(torch.zeros(3, 48, dtype=dtype), 8, 0.0)
+    assert not has_packed_kernel(torch.zeros(3, 48, dtype=dtype), 8)
+
+
+def test_without_a_compiler_rows_are_padded():
+    packed._runs_own_kernels.cache_clear()
+    try:
+        with mock.patch.object(packed, "_attention", side_effect=RuntimeError("no C compiler")):
+            with pytest.warns(UserWarning, match="pads its rows, because Triton fails: no C compiler"):
+                assert not packed._runs_own_kernels(torch.device("cpu"))
+            assert not packed._runs_own_kernels(torch.device("cpu"))  # and it is not tried again
+    finally:
+        packed._runs_own_kernels.cache_clear()

@@ -24,8 +24,9 @@ from raysum.models.family.spec import FamilySpec
 from raysum.models.family.vertical import VerticalAttention
 from raysum.models.family.window import WindowLayer
 from raysum.models.generator import Generator, TokenEmbedding, final_norm, output_layer
-from raysum.models.kernels.attention import Places, attend, attend_packed, has_packed_kernel, split_heads
+from raysum.models.kernels.attention import attend, packed_heads, split_heads
 from raysum.models.kernels.dropout import Dropout
+from raysum.models.kernels.packed import Places, attend_packed, has_packed_kernel
 from raysum.models.keys import WordAttention, WordKeys
 from raysum.models.layers import Attention, DecoderLayer, TransformerBlock
 from raysum.models.traced_step import TracedStep
@@ -140,9 +141,9 @@ class FlatAttention(nn.Module):
         projected = self.words.source(memory.tokens)
         key, value = (part.contiguous() for part in split_heads(layout.to_source(projected), heads, 2))
         size, packed = key.shape[-1], None
-        if torch.is_grad_enabled() and has_packed_kernel(projected, size, self.dropout.active):
-            parts = projected.unflatten(-1, (2, heads, size)).unbind(1)
-            packed = *parts, (layout.source_starts, layout.source_mask.shape[1])
+        if torch.is_grad_enabled() and has_packed_kernel(projected, size, own=bool(self.dropout.active)):
+            keys, values = packed_heads(projected, heads, 2)
+            packed = keys, values, (layout.source_starts, layout.source_mask.shape[1])
         return FlatKeys(
             layout.chunk_counts,
             key,
@@ -163,7 +164,8 @@ class FlatAttention(nn.Module):
             key, value, places = keys.packed
             examples, targets = x.shape[:2]
             starts = torch.arange(examples + 1, device=x.device, dtype=torch.int32) * targets
-            flat = attend_packed(query.transpose(1, 2).flatten(0, 1), key, value, (starts, targets), places)
+            packed = query.transpose(1, 2).flatten(0, 1)
+            flat = attend_packed(packed, key, value, (starts, targets), places, self.dropout.active)
             context = flat.unflatten(0, (examples, targets)).transpose(1, 2)
         return self.words.merged(context), WordAttention(query, None, keys)
 

@@ -14,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raysum.models.batch import Source
+from raysum.models.batch import Source, starts
 from raysum.models.family.spec import FamilySpec
-from raysum.models.kernels.attention import attend, masked_softmax, split_heads
+from raysum.models.kernels.attention import attend, masked_softmax, packed_heads, split_heads
 from raysum.models.kernels.dropout import drop
+from raysum.models.kernels.packed import attend_packed, attend_packed_lse, has_packed_kernel
 from raysum.models.kernels.recomputation import by_chunks
 from raysum.models.layers import AttentionLayer, Projection, SelfAttention
 
@@ -46,15 +47,44 @@ class WindowAttention(SelfAttention):
 
     def forward(self, x: Tensor, source: Source) -> Tensor:
         """Return [S, D] from x [S, D]."""
-        layout, tokens = source.layout, source.layout.source_mask.shape[1]
-        is_global = layout.token_offset == 0
+        is_global = source.layout.token_offset == 0
         for mark in self.global_ids:
             is_global = is_global | (source.ids == mark)
+        projected = self.qkv(x)
+        packed = has_packed_kernel(projected, projected.shape[-1] // (3 * self.heads), own=True)
+        context = (self._packed if packed else self._padded)(x, projected, is_global, source)
+        return self.out(context)
+
+    def _packed(self, x: Tensor, projected: Tensor, is_global: Tensor, source: Source) -> Tensor:
+        """Return contexts [S, D]. A token's attention to its window and that to global tokens are joined by their mass.
+
+        Each has dropout of its own, which is dropout of their common weights, because the masses have none.
+        """
+        counts = self._globals(source)
+        number, rate = int(counts.sum()), self.dropout.active
+        rows = source.layout.source_starts, source.layout.source_mask.shape[1]
+        numbers = torch.arange(len(x), device=x.device)
+        chosen = torch.where(is_global, numbers, len(x)).topk(number, largest=False).values  # ascending
+        globals_ = starts(is_global.long())[rows[0].long()], int(counts.max())
+        query, key, value = self.split_packed(projected)
+        near, near_mass = attend_packed_lse(query, key, value, rows, rows, rate, self.reach, is_global)
+        keys, values = key.index_select(0, chosen), value.index_select(0, chosen)
+        far, far_mass = attend_packed_lse(query, keys, values, rows, globals_, rate)
+        share = (near_mass - far_mass).sigmoid().t()[..., None].to(near.dtype)  # [S, H, 1]
+        context = torch.lerp(far, near, share)
+
+        key, value = packed_heads(self.global_source(x), self.heads, 2)
+        (query,) = packed_heads(self.global_query(x.index_select(0, chosen)), self.heads, 1)
+        over_all = attend_packed(query, key, value, globals_, rows, rate)
+        return context.index_copy(0, chosen, over_all).flatten(1)
+
+    def _padded(self, x: Tensor, projected: Tensor, is_global: Tensor, source: Source) -> Tensor:
+        layout, tokens = source.layout, source.layout.source_mask.shape[1]
         globals_mask = layout.to_source(is_global)
-        most = self._most_globals(source) if self.global_ids else 1
+        most = int(self._globals(source).max()) if self.global_ids else 1  # the compiler knows no arrays of NumPy
         places = torch.where(globals_mask, torch.arange(tokens, device=x.device), tokens)
         positions = places.topk(most, largest=False).values  # [B, G], ascending; ``tokens`` where there is none
-        query, key, value = self.split(layout.to_source(self.qkv(x)))
+        query, key, value = self.split(layout.to_source(projected))
         elements = query.shape[1] * query.shape[2] * (3 * self.reach + positions.shape[1])
         rate = self.dropout.active
         arrays = query, key, value, layout.source_mask, globals_mask, positions
@@ -67,15 +97,17 @@ class WindowAttention(SelfAttention):
         over_all = attend(query, key, value, layout.source_mask[:, None, None, :], dropout=rate)
         index = positions[..., None, None].expand(-1, -1, *context.shape[2:])
         context = context.scatter(1, index, over_all.transpose(1, 2))[:, :tokens]
-        return self.out(context.flatten(2).flatten(0, 1).index_select(0, layout.in_source))
+        return context.flatten(2).flatten(0, 1).index_select(0, layout.in_source)
 
-    def _most_globals(self, source: Source) -> int:
-        """Return G, without waiting for a GPU."""
+    def _globals(self, source: Source) -> np.ndarray:
+        """Return the numbers of global tokens [B], without waiting for a GPU."""
         tokens = np.array(source.layout.tokens)
+        if not self.global_ids:
+            return np.ones_like(tokens)
         first = tokens.cumsum() - tokens
         is_global = np.isin(source.host_ids, self.global_ids)
         is_global[first] = True
-        return int(np.add.reduceat(is_global, first, dtype=np.int64).max())
+        return np.add.reduceat(is_global, first, dtype=np.int64)
 
 
 def _in_windows(half: int, dropout: float, *arrays: Tensor) -> Tensor:

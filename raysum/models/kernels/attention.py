@@ -6,7 +6,7 @@ T] is kept.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,40 +57,6 @@ def _weighted(dropout: float, *inputs: Tensor) -> Tensor:
     return drop(masked_softmax(scores, mask), dropout).to(value.dtype) @ value
 
 
-def has_packed_kernel(x: Tensor, size: int, dropout: float) -> bool:
-    """Return whether :func:`attend_packed` serves heads of ``size`` of an ``x``: in bf16 or fp16 on a GPU since Ampere.
-
-    It has no dropout, so trainings use it if their attention has none, and all encoding without gradients. Compiled
-    layers keep padded rows. The answer depends on the model, its precision and its device, never on a batch, so all
-    ranks have one kernel.
-    """
-    if dropout or size % 8 or size > 256 or torch.compiler.is_compiling():
-        return False
-    return x.dtype in (torch.bfloat16, torch.float16) and _has_flash_attention(x.device)
-
-
-@cache
-def _has_flash_attention(device: torch.device) -> bool:
-    if device.type != "cuda" or torch.version.hip:
-        return False
-    return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-Places = tuple[Tensor, int]  # the first token of each row, and all tokens, [rows + 1] int32; tokens of the longest row
-
-
-def attend_packed(query: Tensor, key: Tensor, value: Tensor, queries: Places, keys: Places) -> Tensor:
-    """Return the attention [Q, H, dh] of packed tokens to those of their row, without padding them.
-
-    Queries are [Q, H, dh], keys and values [S, H, dh], row after row.
-    """
-    from torch.nn.attention.varlen import varlen_attn  # its import loads the compiler
-
-    context = varlen_attn(query, key, value, queries[0], keys[0], queries[1], keys[1])
-    assert isinstance(context, Tensor), "without the log-sum-exp"
-    return context
-
-
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Return the softmax of the last axis in float32 where ``mask`` is true, and 0 elsewhere."""
     weights = torch.where(mask, scores.float(), torch.finfo(torch.float32).min).softmax(-1)
@@ -100,6 +66,11 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
     """Return ``parts`` views [B, H, T, dh] of ``x`` [B, T, parts * D], whose gradients are joined in one copy."""
     return tuple(part.transpose(1, 2) for part in x.unflatten(-1, (parts, heads, -1)).unbind(2))
+
+
+def packed_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
+    """Return ``parts`` views [S, H, dh] of packed ``x`` [S, parts * D]."""
+    return x.unflatten(-1, (parts, heads, -1)).unbind(1)
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -19,9 +19,14 @@ _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # SplitMix64's constants as signed num
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1))
 
 
+def limit_of(rate: float) -> int:
+    """Return the number, of 2^16 equally likely ones, below which an element is dropped."""
+    return round(rate * _STEPS)
+
+
 def rounded(rate: float) -> float:
     """Return the probability of dropping: ``rate`` rounded to a multiple of 2^-16."""
-    return round(rate * _STEPS) / _STEPS
+    return limit_of(rate) / _STEPS
 
 
 def draw_seed(device: torch.device) -> Tensor:
@@ -38,7 +43,7 @@ def draw_keep(shape: torch.Size, rate: float, seed: Tensor, dtype: torch.dtype =
     else:
         words = hashed_words(count, seed)
     bits = words.view(torch.int16)[: shape.numel()].view(shape)
-    return torch.ge(bits, round(rate * _STEPS) - _STEPS // 2, out=torch.empty(shape, dtype=dtype, device=seed.device))
+    return torch.ge(bits, limit_of(rate) - _STEPS // 2, out=torch.empty(shape, dtype=dtype, device=seed.device))
 
 
 def hashed_words(count: int, seed: Tensor) -> Tensor:
