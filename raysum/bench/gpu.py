@@ -20,6 +20,7 @@ from raysum.bench.base import Bench, BenchResult, Number, PresetBench, Row, Thre
 from raysum.bench.checkpoint import CheckpointBench
 from raysum.bench.decode import DecodeBench
 from raysum.bench.machine import Machine, measure
+from raysum.bench.packed_rows import KINDS, packed_rows_row
 from raysum.bench.stream import StreamBench
 from raysum.bench.train import TrainBench, training_step
 from raysum.config.sections import Config
@@ -36,7 +37,7 @@ _SCORE_LIMIT = 1e-3  # largest difference of a hypothesis's score to the CPU's
 _RATE = 1e-4  # learning rate of the compared steps
 _DRY = {"dropout": 0.0, "attention_dropout": 0.0, "ffn_dropout": 0.0}  # devices draw different numbers
 _PACKAGE = Path(__file__).parents[1]
-Stage = Literal["losses", "beams", "training", "decoding", "streaming", "checkpoints"]
+Stage = Literal["attention", "losses", "beams", "training", "decoding", "streaming", "checkpoints"]
 
 
 class GpuBench(PresetBench):
@@ -65,6 +66,9 @@ class GpuBench(PresetBench):
         return [case for stage in dict.fromkeys(self.stages) for case in self._cases_of(stage, scratch)]
 
     def _cases_of(self, stage: str, scratch: Path) -> Iterator[tuple[Any, ...]]:
+        if stage == "attention":
+            yield from ((stage, packed_rows_row, (kind, device())) for kind in KINDS)
+            return
         if stage in ("losses", "beams"):
             work: Callable[..., Row] = self.losses_row if stage == "losses" else self.beams_row
             for preset, config in self.configs(are_decoded=stage == "beams"):
@@ -193,7 +197,7 @@ def found_waits(target: torch.device, waits: list[str]) -> Iterator[None]:
 
 def verdict_of(result: BenchResult) -> str:
     """Return one sentence on the comparisons."""
-    compared = [row for row in result.rows if "verdict" in row]
+    compared = [row for row in result.rows if row.get("verdict") in ("right", "WRONG")]
     wrong = [f"{row['stage']} of {row['preset']}" for row in compared if row["verdict"] == "WRONG"]
     if result.machine.device == "cpu":
         return "There is no GPU here: the CPU was compared with itself."

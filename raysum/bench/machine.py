@@ -183,7 +183,10 @@ def _attention(output: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
 
 
 def _packed_attention(output: Tensor, query: Tensor, key: Tensor, value: Tensor, *starts: Tensor) -> float:
-    """Return the same of packed rows [S, H, dh]; ``starts`` are those of the queries' and of the keys' rows."""
+    """Return the same of packed rows [S, H, dh]; ``starts`` are those of the queries' and of the keys' rows.
+
+    Keys outside windows count, too.
+    """
     return 4.0 * prod(query.shape[1:]) * float((starts[0].diff().double() * starts[1].diff()).sum())
 
 
@@ -198,4 +201,5 @@ _COUNTS: dict[str, Callable[..., float]] = {
     "aten::_scaled_dot_product_efficient_attention": _attention,
     "aten::_scaled_dot_product_cudnn_attention": _attention,
     "torch_attn::_varlen_attn": _packed_attention,
+    "raysum::packed_attention": _packed_attention,
 }

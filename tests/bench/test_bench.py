@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from helpers.packed_kernel import packed_kernel
 from helpers.small_datasets import write_dataset
+from raysum.bench import packed_rows
 from raysum.bench.base import Bench, BenchResult
 from raysum.bench.efficiency import EfficiencyBench, largest_batch
 from raysum.bench.gpu import verdict_of
@@ -25,7 +26,7 @@ from raysum.bench.registry import BENCHES, bench, settings_of
 from raysum.cli.options import print_result
 from raysum.errors import UserError
 from raysum.models.kernels.linear import int8_linear
-from raysum.models.kernels.packed import attend_packed
+from raysum.models.kernels.packed import attend_packed, attend_packed_lse
 
 SMALL = "config=[model.width=16, model.ffn=32, model.heads=2, model.pooling_heads=2, model.vocabulary=50]"
 VERDICTS = [("a", "right"), ("b", "WRONG")]
@@ -262,15 +263,31 @@ def test_the_gpu_benchmark_runs_at_tiny_size_on_a_cpu(tmp_path):
     sizes = ["steps=3", "length=6", "target_tokens=6", "batches=[2]", "threads=1", "rows=64", "parameters=25"]
     small = SMALL.replace("]", ", source.max_paragraphs=2, source.paragraph_tokens=8]")
     result = bench("gpu", ["presets=[pht-1]", small, *sizes, f"out={tmp_path / 'gpu'}"])
-    stages = ["losses", "beams", "training", "decoding", "streaming", "checkpoints"]
-    assert [row["stage"] for row in result.rows] == stages
-    losses, beams, *_ = result.rows
+    stages = ["attention", "losses", "beams", "training", "decoding", "streaming", "checkpoints"]
+    assert [row["stage"] for row in result.rows] == ["attention"] * 2 + stages
+    assert {row["verdict"] for row in result.rows[:3]} == {"there is no kernel here"}
+    losses, beams, *_ = result.rows[3:]
     assert losses["largest_difference"] == beams["largest_difference"] == 0  # the CPU against itself
     assert losses["first_loss"] != losses["last_loss"] and losses["waits_at"] == "never" and beams["same_share"] == 1
     written = json.loads((tmp_path / "gpu" / "gpu.json").read_text())
-    assert [row.get("verdict") for row in written["rows"]] == ["right", "right", *[None] * 4]
+    assert [row.get("verdict") for row in written["rows"][3:]] == ["right", "right", *[None] * 4]
     page = (tmp_path / "gpu" / "gpu.html").read_text()
     assert "There is no GPU here" in page and all(f"<h2>{stage.capitalize()}" in page for stage in stages)
+
+
+def test_attention_over_packed_rows_is_compared_with_the_formula(monkeypatch):
+    monkeypatch.setattr(packed_rows, "has_packed_kernel", lambda *_, own: own)
+    for kind in packed_rows.KINDS:
+        assert packed_rows.packed_rows_row(kind, torch.device("cpu"))["verdict"] == "right"
+
+    def keeps_too_much(*arguments):
+        return attend_packed_lse(*arguments[:5], arguments[5] / 2, *arguments[6:])
+
+    monkeypatch.setattr(packed_rows, "attend_packed_lse", keeps_too_much)
+    verdicts = {kind: packed_rows.packed_rows_row(kind, torch.device("cpu"))["verdict"] for kind in packed_rows.KINDS}
+    assert verdicts == {"dropout": "WRONG", "windows": "right", "windows with dropout": "WRONG"}
+    monkeypatch.setattr(packed_rows, "attend_packed_lse", lambda *given: attend_packed_lse(*given[:6], 39, given[7]))
+    assert packed_rows.packed_rows_row("windows", torch.device("cpu"))["verdict"] == "WRONG"
 
 
 def test_a_wrong_loss_is_the_first_sentence_of_the_page():
