@@ -79,9 +79,11 @@ COMPILED = {
 
 # Attention over packed rows, by helpers.packed_kernel. Plain torch pads them, except with dropout.
 PACKED = {
-    "packed": _family("SLG/FP", {"attention_dropout": 0.0}),
+    "packed": _family("SLG/FPV", {"attention_dropout": 0.0}),
+    "packed, gated": _family("L/PV", {"attention_dropout": 0.0, "backbone": BART}),
     "packed windows": _family("WW/F", {"attention_dropout": 0.0, "positions": "flat", "backbone": LED}),
-    "packed, with dropout": _family("SL/F"),
+    "packed, with dropout": _family("SL/FPV"),
+    "packed graph, with dropout": _other("graphsum", **SMALL, local_layers=1, graph_layers=2, decoder_layers=1),
     "packed windows, with dropout": _family("W/F", {"positions": "flat", "backbone": LED}),
 }
 

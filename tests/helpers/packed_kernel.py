@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 import raysum.models.family.model
+import raysum.models.family.packed_words
 import raysum.models.family.window
 import raysum.models.layers
 from raysum.models.kernels import packed
@@ -119,6 +120,7 @@ def packed_kernel() -> Iterator[list[int]]:
     with (
         mock.patch.object(raysum.models.layers, "has_packed_kernel", has_kernel),
         mock.patch.object(raysum.models.family.model, "has_packed_kernel", has_kernel),
+        mock.patch.object(raysum.models.family.packed_words, "has_packed_kernel", has_kernel),
         mock.patch.object(raysum.models.family.window, "has_packed_kernel", has_kernel),
     ):
         yield sizes

@@ -74,7 +74,7 @@ def test_no_value_is_read_on_the_host(name):
     assert all(weight.grad is not None for weight in objective.parameters() if weight.requires_grad)
 
 
-@pytest.mark.parametrize("name", ["S/F", "LLGLG/PPF", "led W/F", "primera W/F", "graphsum"])
+@pytest.mark.parametrize("name", ["S/F", "LLGLG/PPF", "L/V", "bart LG/PV", "led W/F", "primera W/F", "graphsum"])
 def test_packed_rows_are_read_without_waiting(name):
     objective, batch = on_meta(name)
     with packed_kernel() as sizes, OneDevice():

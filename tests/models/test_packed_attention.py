@@ -41,7 +41,7 @@ def model_named(name: str):
     return model_of(name, **DRY)
 
 
-@pytest.mark.parametrize(("name", "layers"), [("S/F", 2), ("L/FF", 3), ("LG/FP", 2), ("SLG/FPV", 3), ("graphsum", 1)])
+@pytest.mark.parametrize(("name", "layers"), [("S/F", 2), ("L/FF", 3), ("LG/FP", 3), ("SLG/FPV", 5), ("graphsum", 2)])
 def test_losses_and_gradients_are_those_of_padded_rows(name, layers):
     model = model_named(name)
     loss, gradients = learned(model)
@@ -70,21 +70,32 @@ def test_windows_and_global_tokens_are_those_of_padded_rows(name):
     torch.testing.assert_close((found, ours), (loss, gradients), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mix", ["S/F", "W/F"])
-def test_gradients_with_dropout_are_slopes(mix):
-    backbone = WINDOWS["primera"] if "W" in mix else BACKBONE
-    model = model_of(mix, dropout=0.0, attention_dropout=0.4, backbone=backbone, positions="flat").double().train()
+@pytest.mark.parametrize(
+    ("mix", "backbone"),
+    [(f"S/{letter}", backbone) for letter in "FPV" for backbone in (None, BACKBONE)] + [("W/F", WINDOWS["primera"])],
+)
+def test_gradients_with_dropout_are_slopes(mix, backbone):
+    options = {"backbone": backbone, "positions": "flat"} if backbone else {}
+    model = model_of(mix, dropout=0.0, attention_dropout=0.4, **options).double().train()
     source, generator = pack(EXAMPLES), torch.Generator().manual_seed(1)
-    x, y = (torch.randn(*shape, 16, generator=generator).double() for shape in ([len(source.ids)], [3, 4]))
+    shapes = [len(source.ids), 16], [3, 4, 16], [3, 3, 16]
+    arrays = [torch.randn(shape, generator=generator).double().requires_grad_() for shape in shapes]
 
-    def attended(x, y):
+    def attended(x, y, phi):
         torch.manual_seed(5)
-        tokens = _attended(model.encoder[0], x, source)
-        cross = model.decoder[0].cross
-        return cross(y, cross.project_source(Memory(source, tokens, None)))[0]
+        memory, cross = Memory(source, _attended(model.encoder[0], x, source), phi), model.decoder[0].cross
+        return cross(y, cross.project_source(memory))[0] + phi.sum()
 
     with packed_kernel():
-        torch.autograd.gradcheck(attended, (x.requires_grad_(), y.requires_grad_()), fast_mode=True)
+        result = attended(*arrays)
+        direction = torch.randn(result.shape, generator=generator).double()
+        result.backward(direction)
+        for number, array in enumerate(arrays):
+            move = torch.zeros_like(array)
+            move[:] = 1e-3 * torch.randn(array.shape, generator=generator)
+            ends = [attended(*arrays[:number], array + sign * move, *arrays[number + 1 :]) for sign in (1, -1)]
+            slope = ((ends[0] - ends[1]) * direction).sum() / 2
+            torch.testing.assert_close((array.grad * move).sum(), slope, rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("mix", ["S/F", "W/F"])
@@ -106,6 +117,18 @@ def _attended(layer, x, source):
     if isinstance(layer, WindowLayer):
         return layer.attention(x, source)
     return layer.block.attention(x, source.layout.by_source, None)
+
+
+@pytest.mark.parametrize("mix", ["L/PV", "L/VP"])
+def test_gated_letters_learn_through_the_sums_of_packed_paragraphs(mix):
+    model = model_of(mix, backbone=Backbone(places="learned", source_places=50, target_places=50), **DRY)
+    for name, weight in model.named_parameters():
+        assert "gate" not in name or weight.any()
+    loss, gradients = learned(model)
+    with packed_kernel() as sizes:
+        found, ours = learned(model)
+    assert len(sizes) == 3 and all(gradients[name].any() for name in gradients if "gate" in name)
+    torch.testing.assert_close((found, ours), (loss, gradients), atol=1e-5, rtol=1e-5)
 
 
 def test_positions_as_bias_need_padded_rows():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raysum.models.batch import Memory
+from raysum.models.family.packed_words import LOWEST
 from raysum.models.family.parallel import GridKeys, ParallelAttention, ParallelKeys
 from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import masked_softmax
@@ -21,8 +22,6 @@ from raysum.models.kernels.dropout import Dropout, drop
 from raysum.models.kernels.recomputation import by_chunks
 from raysum.models.keys import WordAttention
 from raysum.models.layers import Attention, norm_layer, sinusoids, zero_init
-
-_LOWEST = torch.finfo(torch.float32).min / 4  # finite, because whole paragraphs may be padding
 
 
 class GatedParallel(ParallelAttention):
@@ -37,11 +36,16 @@ class GatedParallel(ParallelAttention):
         query, words = self.paragraphs.queries(x), self.words.queries(x)
         scores = query @ keys.paragraph_key.transpose(-1, -2) * query.shape[-1] ** -0.5
         is_real = keys.paragraph_mask[:, None, None, :]
-        logs = torch.where(is_real, scores.float(), _LOWEST).log_softmax(-1)
+        logs = torch.where(is_real, scores.float(), LOWEST).log_softmax(-1)
         over_paragraphs = self.dropout(logs.exp()).to(x.dtype) @ keys.paragraph_value
         share = logs.logsumexp(1, keepdim=True)  # of the mean over heads, except for a constant
         gate = self.gate[None, :, None, None].expand(len(x), -1, -1, -1)
-        context, weights = _by_chunks(_mixed, words, keys, share, gate, dropout=self.dropout.active)
+        if keys.packed is None:
+            context, weights = _by_chunks(_mixed, words, keys, share, gate, dropout=self.dropout.active)
+        else:
+            contexts, logs = keys.packed.contexts(words, self.dropout.active)
+            weights = masked_softmax((1 - gate) * logs + gate * share, is_real)
+            context = torch.einsum("bhqm,bhqme->bhqe", weights.to(contexts.dtype), contexts)
         output = self.paragraphs.merged(over_paragraphs) + self.words.merged(context)
         return output, WordAttention(words, weights, keys)
 
@@ -66,7 +70,10 @@ class GatedVertical(nn.Module):
 
     def forward(self, x: Tensor, keys: GridKeys) -> tuple[Tensor, WordAttention]:
         words, query = self.words.queries(x), self.contexts.queries(x)
-        context, logs = _by_chunks(_contexts, words, keys, dropout=self.dropout.active)
+        if keys.packed is None:
+            context, logs = _by_chunks(_contexts, words, keys, dropout=self.dropout.active)
+        else:
+            context, logs = keys.packed.contexts(words, self.dropout.active)
         paragraphs = self.words.out(context.permute(0, 2, 3, 1, 4).flatten(3))  # [B, Q, M, D]
         ranks = torch.arange(paragraphs.shape[2], device=x.device)
         paragraphs = self.norm(paragraphs + sinusoids(ranks, paragraphs.shape[-1], self.sinusoid).to(paragraphs.dtype))
@@ -90,7 +97,7 @@ def _by_chunks(function: Any, words: Tensor, keys: GridKeys, *more: Tensor, drop
 def _softmax_in_paragraphs(query: Tensor, key: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the softmax inside paragraphs [B, H, Q, M, N], and l_m [B, H, Q, M]."""
     scores = (query @ key * query.shape[-1] ** -0.5).float().unflatten(-1, mask.shape[1:])
-    scores = torch.where(mask[:, None, None], scores, _LOWEST)
+    scores = torch.where(mask[:, None, None], scores, LOWEST)
     logs = scores.logsumexp(-1)
     return (scores - logs[..., None]).exp(), logs
 

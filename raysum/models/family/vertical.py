@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raysum.models.batch import Memory
+from raysum.models.family.packed_words import PackedWords
 from raysum.models.family.spec import FamilySpec
 from raysum.models.kernels.attention import attend, masked_softmax, merge_heads, split_heads
 from raysum.models.kernels.dropout import Dropout, drop
@@ -24,6 +25,8 @@ from raysum.models.layers import EPSILON, HeadValues, Matrix, Projection, sinuso
 @dataclass(frozen=True)
 class VerticalKeys(WordKeys):
     """Words by paragraph. Keys and values are [B, M, H, N, dh]."""
+
+    packed: PackedWords | None
 
     @property
     def by_head(self) -> Tensor:
@@ -46,10 +49,12 @@ class VerticalAttention(nn.Module):
 
     def project_source(self, memory: Memory) -> VerticalKeys:
         layout = memory.source.layout
-        grid = layout.to_grid(self.word_source(memory.tokens)).view(*layout.grid_mask.shape, 2, self.heads, -1)
+        projected = self.word_source(memory.tokens)
+        grid = layout.to_grid(projected).view(*layout.grid_mask.shape, 2, self.heads, -1)
         key, value = grid.permute(3, 0, 1, 4, 2, 5)
         ids = layout.to_grid(memory.source.ids)
-        return VerticalKeys(layout.chunk_counts, key, value, layout.grid_mask, ids, text=None)
+        packed = PackedWords.of(projected, self.heads, layout)
+        return VerticalKeys(layout.chunk_counts, key, value, layout.grid_mask, ids, packed, text=None)
 
     def forward(self, x: Tensor, keys: VerticalKeys) -> tuple[Tensor, WordAttention]:
         (words,) = split_heads(self.word_query(x), self.heads, 1)
@@ -100,25 +105,36 @@ class DynamicParagraphs(Matrix):
         parameters = self.weight, self.bias, self.norm_weight, self.norm_bias
         parts = []
         widest = keys.mask.shape[1]
+        contexts = None
+        if keys.packed is not None:
+            contexts = keys.packed.contexts(words, self.attention_dropout.active)[0].permute(0, 3, 2, 1, 4).flatten(3)
         for rows, most in chunks(keys.counts, widest, words.shape[2] * folded.shape[3], words.device):
-            queries = (part[rows] for part in (words, folded, constant))
-            source = (part[rows, :most] for part in (keys.key, keys.value, keys.mask))
-            parts.append(recompute(self._summarize, *queries, *source, *parameters, random=random))
+            queries = folded[rows], constant[rows], keys.mask[rows, :most], *parameters
+            if contexts is not None:
+                parts.append(recompute(self._summarize, contexts[rows, :most], *queries, random=random))
+                continue
+            source = words[rows], keys.key[rows, :most], keys.value[rows, :most]
+            parts.append(recompute(self._attend_and_summarize, *source, *queries, random=random))
         mixed, mass, shares = zip(*parts, strict=True)
         share = torch.cat([F.pad(share, (0, widest - share.shape[-1])) for share in shares])
         return torch.cat(mixed), torch.cat(mass), share
 
-    def _summarize(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """Compute :meth:`forward` for a chunk. Its parameters are among the inputs, as ``recompute`` requires.
-
-        It calls no module: ranks have different numbers of chunks, and at ZeRO-3 all must call modules equally often.
-        """
-        words, folded, constant, key, value, mask, weight, bias, norm_weight, norm_bias = inputs
-        examples, paragraphs = mask.shape[:2]
-        query = words[:, None].expand(-1, paragraphs, -1, -1, -1).flatten(0, 1)
+    def _attend_and_summarize(self, words: Tensor, key: Tensor, value: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        mask = inputs[2]
+        query = words[:, None].expand(-1, mask.shape[1], -1, -1, -1).flatten(0, 1)
         key, value, flat_mask = key.flatten(0, 1), value.flatten(0, 1), mask.flatten(0, 1)[:, None, None, :]
         contexts = attend(query, key, value, flat_mask, dropout=self.attention_dropout.active)
-        z = F.linear(merge_heads(contexts), weight, bias).unflatten(0, (examples, paragraphs))
+        return self._summarize(merge_heads(contexts).unflatten(0, mask.shape[:2]), *inputs)
+
+    def _summarize(self, *inputs: Any) -> tuple[Tensor, ...]:
+        """Compute :meth:`forward` for a chunk of word contexts [examples, M, Q, D].
+
+        Its parameters are among the inputs, as ``recompute`` requires. It calls no module: ranks have different numbers
+        of chunks, and at ZeRO-3 all must call modules equally often.
+        """
+        contexts, folded, constant, mask, weight, bias, norm_weight, norm_bias = inputs
+        paragraphs = mask.shape[1]
+        z = F.linear(contexts, weight, bias)
         ranks = torch.arange(paragraphs, device=z.device)
         z = z + sinusoids(ranks, z.shape[-1], self.sinusoid).to(z.dtype)[:, None]
         if norm_weight is not None:

@@ -123,18 +123,23 @@ class HierarchicalAttention(ParallelAttention):
         weights = masked_softmax(scores, keys.paragraph_mask[:, None, None, :])
         dropped = self.dropout(weights)
         over_paragraphs = dropped.to(query.dtype) @ keys.paragraph_value
-        heads = self.words.heads
-        over_words = fuse(  # each head is an example here, because it has its own weights of paragraphs
+        over_words = self._over_words(words, keys, dropped)
+        both = torch.cat([self.paragraphs.merged(over_paragraphs), self.words.merged(over_words)], -1)
+        return self.merge(both), WordAttention(words, weights, keys)
+
+    def _over_words(self, words: Tensor, keys: HierarchicalKeys, share: Tensor) -> Tensor:
+        """Return [B, H, Q, dh] of queries ``words``. ``share`` is [B, H, Q, M]."""
+        if keys.packed is not None:
+            return keys.packed.fused(words, share, self.dropout.active)
+        return fuse(  # each head is an example here, because it has its own weights of paragraphs
             words.flatten(0, 1)[:, None],
             keys.by_head.flatten(0, 1)[:, None],
             keys.value.flatten(0, 1)[:, None],
-            dropped.flatten(0, 1),
-            keys.mask.flatten(1).repeat_interleave(heads, 0),
+            share.flatten(0, 1),
+            keys.mask.flatten(1).repeat_interleave(self.words.heads, 0),
             keys.counts,
             self.dropout.active,
-        ).view_as(over_paragraphs)
-        both = torch.cat([self.paragraphs.merged(over_paragraphs), self.words.merged(over_words)], -1)
-        return self.merge(both), WordAttention(words, weights, keys)
+        ).view_as(words)
 
 
 class Centre(nn.Module):
