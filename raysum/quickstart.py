@@ -94,7 +94,9 @@ def quickstart(out: Path, steps: int | None = None, clusters: int = CLUSTERS) ->
             prepare(corpus, data, vocab_size=_PIECES, max_paragraphs=10, paragraph_tokens=40, keep=[KEPT])
         with stages.stage("train", f"train a PHT on {_WORKERS} workers with ZeRO-2"):
             length = {"workers": _WORKERS} | ({"steps": steps} if steps else {})
-            run = train("quickstart", data=str(data), out=str(run_path), train=length).run
+            warmup = load_config("quickstart").optim.warmup_steps
+            short = {"warmup_steps": steps // 10} if steps and steps < warmup else {}
+            run = train("quickstart", data=str(data), out=str(run_path), train=length, optim=short).run
         with stages.stage("align", "attention alignment: labels by the trained model, then the predictor"):
             # Few labels and steps do: on the factbook the predictor's error stops falling after some 80.
             few = {"workers": 0, "label_examples": 1200, "micro_batches": 1, "steps": min(steps, 50) if steps else 80}

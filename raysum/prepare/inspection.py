@@ -159,7 +159,8 @@ def inspect(paths: Sequence[str], config: PrepareConfig) -> Inspection:
             if len(roots) == 1 and not any(reading.is_usable for reading in readings):
                 ways = _ways(paths[0], roots[0], roots == local, given)
                 readings = [_with_map(_sampled(*way)) for way in ways]
-            if not given.is_usable and not any(reading.is_usable for reading in readings) and roots[0].is_dir():
+            is_any = bool(given.formats) or any(reading.is_usable for reading in readings)
+            if not is_any and roots[0].is_dir():
                 readings = [_sampled(paths, {**options, "format": TEXT})]
         others = [one for one in readings if one.is_usable and (one.summaries or not given.is_usable)][:_MAX_COMMANDS]
     others.sort(key=lambda reading: (not reading.summaries, -reading.splits.total()))

@@ -96,16 +96,27 @@ _INSERT = f"INSERT INTO answers (key, {_COLUMNS}) VALUES ({', '.join('?' * (len(
 
 @contextmanager
 def open_answers(path: Path) -> Iterator[Answers]:
-    """Open the answers file, or create it. Raises UserError if it is damaged, of another program, or not writable."""
+    """Open the answers file, or create it; a new one without answers is removed if an error ends the block.
+
+    Raises UserError if it is damaged, of another program, or not writable.
+    """
+    is_new, added = not path.exists(), 0
     try:
         if _is_jsonl(path):
             _import_lines(path)
         with closing(_connected(path)) as db:
             _set_up(db, path)
             with closing(Answers(db)) as answers:
-                yield answers
+                try:
+                    yield answers
+                finally:
+                    added = answers.added
     except sqlite3.Error as error:
         raise UserError(_explained(path, error)) from None
+    except BaseException:
+        if is_new and not added:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _is_jsonl(path: Path) -> bool:

@@ -449,6 +449,11 @@ def test_settings_are_checked(folder, monkeypatch, name, options, message):
         Summarizer.load(name, **options)
 
 
+def test_no_summary_begins_with_padding(plain):
+    with pytest.raises(UserError, match="is padding, which begins no summary; leave it out"):
+        plain.summarize_rows([], plain.choose({"forced_bos_token_id": plain.model.spec.marks.pad}))
+
+
 def test_changed_settings_are_checked(folder, plain):
     last = plain.model.spec.vocabulary - 1
     for key in ("forced_bos_token_id", "forced_eos_token_id"):

@@ -135,6 +135,13 @@ def test_folders_that_can_be_read_in_several_ways(tmp_path):
     assert dry_run(tmp_path / "plain")["commands"] == [f"raysum summarize lexrank {tmp_path}/plain --format text"]
 
 
+def test_broken_files_of_rows_are_no_prose(tmp_path):
+    for number in range(3):
+        (tmp_path / f"c{number}.jsonl").write_text('{"document": "The river rose in March.", "summary": "It rose"\n')
+    found = dry_run(tmp_path)
+    assert found["commands"] == [] and "not JSON" in found["problem"]
+
+
 def test_files_beside_folders_of_documents(tmp_path):
     for number in range(3):
         (tmp_path / f"c{number}").mkdir()

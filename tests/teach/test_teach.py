@@ -427,6 +427,7 @@ def test_what_is_no_chat_completion_ends_it_at_first_and_is_tried_again_later(tm
     server.control(script=[page])
     with pytest.raises(UserError, match=r"no chat completion|something else than a chat completion: '<html>Welcome"):
         taught(tmp_path, server, clusters(3), concurrency=1)
+    assert not [*tmp_path.glob("t.jsonl.answers*")]
     server.control(script=[{}, page])
     assert taught(tmp_path, server, clusters(3), concurrency=1).taught == 3
 
