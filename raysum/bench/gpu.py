@@ -203,7 +203,8 @@ def verdict_of(result: BenchResult) -> str:
         return "There is no GPU here: the CPU was compared with itself."
     if wrong:
         return f"The {result.machine.processor} differs from the CPU or waits: {', '.join(wrong)}."
-    return f"The {result.machine.processor} agrees with the CPU in all {len(compared)} comparisons."
+    missing = " It has no kernels for packed rows." * any("no kernel" in row.get("verdict", "") for row in result.rows)
+    return f"The {result.machine.processor} agrees with the CPU in all {len(compared)} comparisons.{missing}"
 
 
 def _heading(row: Row) -> str:

@@ -155,7 +155,7 @@ class Costs(TorchDispatchMode):
             flops, size = 2.0 * tensors[0].numel() * output.shape[-1], size + tensors[0].shape[-1] * output.shape[-1]
             self.int8.append((flops, size))
         else:
-            flops = _COUNTS[operator](output, *tensors)
+            flops = _COUNTS[operator](output, *(args if operator == _OWN_ATTENTION else tensors))
             self.products.append((flops, size))
         self.flops += flops
         return result
@@ -183,13 +183,18 @@ def _attention(output: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
 
 
 def _packed_attention(output: Tensor, query: Tensor, key: Tensor, value: Tensor, *starts: Tensor) -> float:
-    """Return the same of packed rows [S, H, dh]; ``starts`` are those of the queries' and of the keys' rows.
-
-    Keys outside windows count, too.
-    """
+    """Return the same of packed rows [S, H, dh]; ``starts`` are those of the queries' and of the keys' rows."""
     return 4.0 * prod(query.shape[1:]) * float((starts[0].diff().double() * starts[1].diff()).sum())
 
 
+def _own_attention(output: Tensor, query: Tensor, *given: Any) -> float:
+    """Return the same of :func:`kernels.packed.attend_packed_lse`; at its edges a window counts as whole."""
+    query_starts, key_starts, reach = given[2], given[3], given[7]
+    keys = key_starts.diff() if reach < 0 else key_starts.diff().clamp_max(2 * reach + 1)
+    return 4.0 * prod(query.shape[1:]) * float((query_starts.diff().double() * keys).sum())
+
+
+_OWN_ATTENTION = "raysum::packed_attention"
 _COUNTS: dict[str, Callable[..., float]] = {
     "aten::mm": _matrix,
     "aten::addmm": _matrix,
@@ -201,5 +206,5 @@ _COUNTS: dict[str, Callable[..., float]] = {
     "aten::_scaled_dot_product_efficient_attention": _attention,
     "aten::_scaled_dot_product_cudnn_attention": _attention,
     "torch_attn::_varlen_attn": _packed_attention,
-    "raysum::packed_attention": _packed_attention,
+    _OWN_ATTENTION: _own_attention,
 }

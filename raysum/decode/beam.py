@@ -157,14 +157,14 @@ def search_steps(
     return search.finished
 
 
-def _interval(settings: DecodeConfig, options: SearchOptions, device: torch.device) -> int:
+def _interval(options: SearchOptions, device: torch.device) -> int:
     """Return after how many steps the host reads what has finished: 1 on a CPU, otherwise 8, because it waits for it.
 
-    Examples that are over are extended until then, without effect. It is also 1 if each step needs the host: for a
-    constraint without tables, or finished hypotheses in ``early_stopping``.
+    Examples that are over are extended until then, without effect. It is also 1 for a constraint without tables, which
+    needs the host in each step.
     """
     needs_host = options.constraint and options.constraint.needs_host
-    return 8 if device.type != "cpu" and _stops_by_number(settings) and not needs_host else 1
+    return 8 if device.type != "cpu" and not needs_host else 1
 
 
 class _Search:
@@ -181,7 +181,7 @@ class _Search:
         self._watch: AttentionRequest = "tokens" if any(term.by_token for term in terms) else bool(terms)
         self._steering = [term for term in terms if not term.final]
         self._rules = Rules(settings, options.marks, mask, options.exempt, options.prompt, options.source)
-        self.interval, self.is_ranked_later = _interval(settings, options, mask.device), any(t.final for t in terms)
+        self.interval, self.is_ranked_later = _interval(options, mask.device), any(t.final for t in terms)
         names = constraint.states(beams) if constraint else None
         self.live = LiveHypotheses.start(mask, beams, options.marks.start, names)
         most = None if settings.early_stopping is None else beams
@@ -213,8 +213,6 @@ class _Search:
             self.finished.add(ended, length, closed=True)
         if is_last:
             self._finish(live.alive, length + 1)
-        elif not _stops_by_number(self._settings):
-            live.is_live.copy_(live.alive.any(-1) & ~self._is_over())
 
     def _advance(self, extend: Callable[..., tuple[Tensor, Tensor | None]], length: int = 0) -> tuple[Tensor, ...]:
         """Do a step, and return the hypotheses that it finishes (:meth:`FinishedHypotheses.count_ended`), if any.
@@ -241,21 +239,24 @@ class _Search:
             live.history.reorder(parent)
         live.extend(parent, token, log_prob, parent_bonus)
         self._state.reorder(parent)
-        live.is_live.copy_(live.alive.any(-1) & (finished.count[live.history.examples] < settings.num_beams))
+        live.is_live.copy_(live.alive.any(-1) & ~self._is_over())
         return ended
 
     def _is_over(self) -> Tensor:
-        """Return [B]: whether each example ends, if ``early_stopping`` is false or "never" and there are several beams.
+        """Return [B]: whether each example has R finished hypotheses, so that it ends.
 
-        Besides R finished hypotheses, it needs that no live one can beat the worst of the R best finished ones. Its
-        bound is its score if it ended here (false), or at the best possible length ("never"), with no further loss of
-        probability.
+        If ``early_stopping`` is false or "never" and there are several beams, it also needs that no live one can beat
+        the worst of the R best finished ones. Its bound is its score if it ended here (false), or at the best possible
+        length ("never"), with no further loss of probability.
         """
         live, settings, examples = self.live, self._settings, self.live.history.examples
+        has_enough = self.finished.count[examples] >= settings.num_beams
+        if settings.early_stopping in (None, True) or settings.num_beams == 1:
+            return has_enough
         is_never = settings.early_stopping == "never"
         reach = torch.full_like(live.length, settings.max_length) if is_never else live.length - 1
         bound = live.score(settings, reach).amax(-1)
-        return (self.finished.count[examples] >= settings.num_beams) & (bound <= self.finished.worst(examples))
+        return has_enough & (bound <= self.finished.worst(examples))
 
     def _finish(self, chosen: Tensor, length: int) -> None:
         """Finish the live hypotheses ``chosen`` [B, R], which have ``length`` tokens, without EOS."""
@@ -278,8 +279,3 @@ class _Search:
             self._state.keep(index)
             live.keep(index)
         return True
-
-
-def _stops_by_number(settings: DecodeConfig) -> bool:
-    """Return whether an example ends with R finished hypotheses, however good the live ones are."""
-    return settings.early_stopping in (None, True) or settings.num_beams == 1

@@ -118,7 +118,8 @@ class _Added:
 class FinishedHypotheses:
     """The finished hypotheses of each example, all or the ``most`` best by their score without final terms.
 
-    ``count`` [B] stays on the device; the host reads added hypotheses when they are needed, or by :meth:`collect`.
+    ``count`` [B] and the scores of the best ones stay on the device; the host reads added hypotheses when they are
+    needed, or by :meth:`collect`.
     ``keeps_sums``: final terms need the sums of attention.
     """
 
@@ -126,6 +127,7 @@ class FinishedHypotheses:
         self, num_examples: int, device: torch.device, end: int, most: int | None = None, keeps_sums: bool = True
     ) -> None:
         self.count = torch.zeros(num_examples, dtype=torch.long, device=device)
+        self._best = torch.full((num_examples, most or 0), -torch.inf, device=device)  # scores, descending
         self._end, self._most, self._keeps_sums = end, most, keeps_sums
         self._added = list[_Added]()
         self._found: list[list[Hypothesis]] = [[] for _ in range(num_examples)]
@@ -138,7 +140,11 @@ class FinishedHypotheses:
         """
         history, names = live.history, live.names
         complete = names.complete if names else live.length.expand_as(ended)
-        self.count.index_add_(0, history.examples, (ended & names.whole if names else ended).sum(-1))
+        whole = ended & names.whole if names else ended
+        self.count.index_add_(0, history.examples, whole.sum(-1))
+        if self._most:
+            best = torch.cat((self._best[history.examples], score.masked_fill(~whole, -torch.inf)), -1)
+            self._best.index_copy_(0, history.examples, best.topk(self._most).values)
         columns = torch.stack([column.double() for column in (ended, log_prob, score, complete)], -1)
         values = torch.cat((columns, live.tokens.double()), -1)  # [B', R, 4 + L]
         sums = [part.clone() for part in history.sums] if self._keeps_sums else []
@@ -173,10 +179,8 @@ class FinishedHypotheses:
         return found
 
     def worst(self, examples: Tensor) -> Tensor:
-        """Return the score [B'] of the worst of the ``most`` best hypotheses of ``examples`` [B']."""
-        self.collect()
-        last = (self._found[example][-1:] for example in examples.tolist())
-        return torch.tensor([found[0].score if found else -torch.inf for found in last], device=examples.device)
+        """Return the score [B'] of the worst of the ``most`` best whole hypotheses of ``examples`` [B'], or -inf."""
+        return self._best[examples, -1]
 
     def candidates(self, first: int, last: int, all_can_win: bool) -> list[Hypothesis]:
         """Return the hypotheses of the examples from ``first`` to ``last`` that can be the best: all, or one."""

@@ -50,6 +50,9 @@ def test_attention_over_packed_rows_is_counted_by_its_rows():
         places, others = ((torch.tensor([0, start, 6], dtype=torch.int32), 5) for start in (2, 1))
         attend_packed(query, query, query, places, others)
     assert costs.flops == 2 * 2 * 3 * 8 * (2 * 1 + 4 * 5)
+    with packed_kernel(), Costs() as costs:
+        attend_packed_lse(query, query, query, places, others, reach=1)
+    assert costs.flops == 2 * 2 * 3 * 8 * (2 * 1 + 4 * 3)
 
 
 def test_int8_products_are_counted_apart():
@@ -296,3 +299,7 @@ def test_a_wrong_loss_is_the_first_sentence_of_the_page():
     whole, first = (verdict_of(BenchResult("gpu", machine, some)) for some in (rows, rows[:1]))
     assert whole == "The Accelerator differs from the CPU or waits: losses of b."
     assert first == "The Accelerator agrees with the CPU in all 1 comparisons."
+    missing = {"stage": "attention", "preset": "windows", "verdict": "there is no kernel here"}
+    assert (
+        verdict_of(BenchResult("gpu", machine, [missing, *rows[:1]])) == f"{first} It has no kernels for packed rows."
+    )

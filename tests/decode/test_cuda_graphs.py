@@ -128,6 +128,8 @@ RULES = {
     "terms of steps": {"beta": 2.0, "alignment_when": "step", "structural_coverage": 0.5, "structural_when": "step"},
     "terms of tokens": {"gnmt_coverage": 0.4, "coverage_when": "step", "beta": 1.0, "alignment_when": "final"},
     "no length": {"length_normalization": "none", "early_stopping": True},
+    "until none is better": {"early_stopping": False},
+    "until none can be better": {"early_stopping": "never", "length_normalization": "length"},
     "a power of the length": {"length_normalization": "length", "length_penalty": 0.7},
 }
 

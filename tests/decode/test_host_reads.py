@@ -19,6 +19,8 @@ CHOICES = {
     "several": {"n_best": 3, "num_beams": 4, "no_repeat_ngram_size": 2, "no_repeat_last": 2},
     "greedy": {"num_beams": 1, "early_stopping": "never"},
     "stopping": {"early_stopping": True},
+    "until none is better": {"early_stopping": False},
+    "until none can be better": {"early_stopping": "never", "num_beams": 4},
     "coverage at every step": {"structural_coverage": 0.5, "structural_when": "step"},
     "coverage at the end": {"gnmt_coverage": 0.2, "coverage_when": "final"},
     "forced": {"forced_eos_token_id": EOS, "max_length": 11},
@@ -61,7 +63,8 @@ def test_a_cancelled_search_ends_at_the_next_reading(monkeypatch):
 
 @pytest.mark.parametrize("name", [*MIXES, "t5 L/F", "bart LG/PV", "graphsum"])
 @pytest.mark.parametrize("with_graphs", [False, True], ids=["", "graphs"])
-def test_a_gpu_is_read_once_in_eight_steps(name, with_graphs, monkeypatch):
+@pytest.mark.parametrize("early_stopping", [None, False])
+def test_a_gpu_is_read_once_in_eight_steps(name, with_graphs, early_stopping, monkeypatch):
     given = SPECS[name]()
     small = given if not isinstance(given, type) else given(vocabulary=40, **SYSTEMS[name])
     model, made = build_seeded(small).eval().to("meta"), []
@@ -71,9 +74,8 @@ def test_a_gpu_is_read_once_in_eight_steps(name, with_graphs, monkeypatch):
     if with_graphs:
         monkeypatch.setattr(beam, "permits_graphs", lambda *_: True)
         monkeypatch.setattr(graphs, "capture", lambda work, _: (work, work()))
-    settings = DecodeConfig(
-        num_beams=3, max_length=40, beta=0, no_repeat_ngram_size=3, no_repeat_last=2, forced_bos_token_id=9
-    )
+    rules = {"no_repeat_ngram_size": 3, "no_repeat_last": 2, "forced_bos_token_id": 9}
+    settings = DecodeConfig(num_beams=3, max_length=40, beta=0, early_stopping=early_stopping, **rules)
     with torch.inference_mode(), OneDevice(), pytest.raises((RuntimeError, NotImplementedError), match=r"meta"):
         beam_search(model, model.encode(source), settings)
     assert len(made) == 8 + with_graphs  # a capture is no step

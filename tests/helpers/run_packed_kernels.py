@@ -37,20 +37,28 @@ def compile_for(file: str, capabilities: list[int], sizes: list[int]) -> None:
 
     from raysum.models.kernels import packed_triton
 
-    kinds = {"starts": "*i32", "scale": "fp32", "lse": "*fp32", "lse_gradient": "*fp32", "inner": "*fp32"}
+    kinds = {"scale": "fp32", "lse": "*fp32", "lse_gradient": "*fp32", "inner": "*fp32"}
     kinds |= {name: "*bf16" for name in ("query", "key", "value", "gradient", "context", "d_query", "d_key", "d_value")}
     kinds |= {"query_starts": "*i32", "key_starts": "*i32"}
     found = []
     kernels = packed_triton.forward, packed_triton.backward_queries, packed_triton.backward_keys
     for capability, size, kernel, is_plain in product(capabilities, sizes, kernels, (True, False)):
         settings = packed_triton.blocks_of(size)
-        warps = settings.pop("num_warps")
-        fixed = {**settings, "HEADS": 8, "LIMIT": 0 if is_plain else 6554, "REACH": -1 if is_plain else 256}
+        options = {name: settings.pop(name) for name in ("num_warps", "num_stages")}
+        fixed = {
+            **settings,
+            "HEADS": 8,
+            "SIZE": size,
+            "LIMIT": 0 if is_plain else 6554,
+            "REACH": -1 if is_plain else 256,
+        }
         fixed |= {"skipped": None, "seed": None} if is_plain else {}
         given = kinds | {"skipped": "*u8", "seed": "*i64"}
         signature = {name: "constexpr" if name in fixed else given.get(name, "i32") for name in kernel.arg_names}
-        source = ASTSource(kernel, signature, fixed)
-        code = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+        is_even = [kind.startswith("*") or name.endswith(("_stride", "_head")) for name, kind in signature.items()]
+        attributes = {(index,): [["tt.divisibility", 16]] for index, even in enumerate(is_even) if even}  # as launched
+        source = ASTSource(kernel, signature, fixed, attributes)
+        code = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         found.append([capability, size, len(code.asm["cubin"]), code.metadata.shared])
     with open(file, "w") as out:
         json.dump(found, out)

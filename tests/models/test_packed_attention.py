@@ -7,6 +7,7 @@ import torch
 
 from helpers.packed_kernel import packed_kernel
 from helpers.small_models import DRY, EXAMPLES, SYSTEMS, build_seeded, model_of, objective_of, pack, shaken
+from raysum.errors import UserError
 from raysum.models.batch import Batch, Memory, Source
 from raysum.models.family.spec import Backbone
 from raysum.models.family.window import WindowLayer
@@ -99,17 +100,34 @@ def test_gradients_with_dropout_are_slopes(mix, backbone):
 
 
 @pytest.mark.parametrize("mix", ["S/F", "W/F"])
-def test_dropout_keeps_the_mean(mix):
+def test_dropout_of_an_encoder_keeps_the_mean(mix):
     backbone = WINDOWS["primera"] if "W" in mix else BACKBONE
-    layer = model_of(mix, dropout=0.0, attention_dropout=0.4, backbone=backbone, positions="flat").encoder[0]
+    model = model_of(mix, dropout=0.0, attention_dropout=0.4, backbone=backbone, positions="flat")
     source = pack(EXAMPLES)
     x = torch.randn(len(source.ids), 16, generator=torch.Generator().manual_seed(1))
-    with packed_kernel(), torch.no_grad():
-        expected = _attended(layer.eval(), x, source)
+    _check_mean(model, lambda: _attended(model.encoder[0], x, source))
+
+
+@pytest.mark.parametrize("letter", "FP")  # V's contexts go through its scores, which are not linear
+@pytest.mark.parametrize("backbone", [None, BACKBONE])
+def test_dropout_of_attention_to_words_keeps_the_mean(letter, backbone):
+    options = {"backbone": backbone, "positions": "flat"} if backbone else {}
+    model = model_of(f"S/{letter}", dropout=0.0, attention_dropout=0.4, **options)
+    source, generator = pack(EXAMPLES), torch.Generator().manual_seed(1)
+    x, y, phi = (torch.randn(shape, generator=generator) for shape in ([len(source.ids), 16], [3, 4, 16], [3, 3, 16]))
+    cross = model.decoder[0].cross
+    _check_mean(model, lambda: cross(y, cross.project_source(Memory(source, x, phi)))[0])
+
+
+def _check_mean(model, attended):
+    with packed_kernel() as sizes:
+        model.eval()
+        expected = attended()
+        model.train()
         torch.manual_seed(2)
-        found = torch.stack([_attended(layer.train(), x, source) for _ in range(500)])
+        found = torch.stack([attended().detach() for _ in range(500)])
     error = found.std(0) / 500**0.5
-    assert error.min() > 0
+    assert len(sizes) == 501 and error.min() > 0
     assert ((found.mean(0) - expected).abs() < 5 * error).all()
 
 
@@ -171,12 +189,43 @@ def test_a_cpu_has_no_such_kernel(dtype):
     assert not has_packed_kernel(torch.zeros(3, 48, dtype=dtype), 8)
 
 
-def test_without_a_compiler_rows_are_padded():
-    packed._runs_own_kernels.cache_clear()
-    try:
-        with mock.patch.object(packed, "_attention", side_effect=RuntimeError("no C compiler")):
-            with pytest.warns(UserWarning, match="pads its rows, because Triton fails: no C compiler"):
-                assert not packed._runs_own_kernels(torch.device("cpu"))
-            assert not packed._runs_own_kernels(torch.device("cpu"))  # and it is not tried again
-    finally:
-        packed._runs_own_kernels.cache_clear()
+@pytest.fixture
+def failing_kernels():
+    packed._builds_own_kernels.cache_clear()
+    with mock.patch.object(packed, "_attention", side_effect=RuntimeError("no C compiler")):
+        yield torch.device("cpu"), torch.bfloat16, 16
+    packed._builds_own_kernels.cache_clear()
+
+
+def test_without_a_compiler_rows_are_padded(failing_kernels):
+    with pytest.warns(UserWarning, match="pads its rows, because Triton fails: no C compiler"):
+        assert not packed._builds_own_kernels(*failing_kernels)
+    assert not packed._builds_own_kernels(*failing_kernels)  # and it is not tried again
+
+
+def test_without_a_compiler_on_one_of_several_ranks_training_ends(failing_kernels, tmp_path):
+    for world, message in ((1, None), (2, "no C compiler.*install a C compiler and Python's header files on every")):
+        packed._builds_own_kernels.cache_clear()
+        with (
+            mock.patch.object(packed.distributed, "is_initialized", lambda: True),
+            mock.patch.object(packed.distributed, "get_world_size", lambda world=world: world),
+            pytest.raises(UserError, match=message) if message else pytest.warns(UserWarning),
+        ):
+            packed._builds_own_kernels(*failing_kernels)
+
+
+def test_the_probe_builds_forward_and_backward():
+    packed._builds_own_kernels.cache_clear()
+    with packed_kernel():
+        assert packed._builds_own_kernels(torch.device("cpu"), torch.float32, 16)
+    packed._builds_own_kernels.cache_clear()
+
+
+def test_plans_on_the_meta_device_are_those_of_the_gpu(monkeypatch):
+    heads = torch.zeros(3, 48, dtype=torch.bfloat16, device="meta")
+    assert not has_packed_kernel(heads, 16)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(packed, "_has_flash_attention", lambda device: device.type == "cuda")
+    monkeypatch.setattr(packed, "_builds_own_kernels", lambda device, *_: device.type == "cuda")
+    assert has_packed_kernel(heads, 16) and has_packed_kernel(heads, 16, own=True)
+    assert not has_packed_kernel(heads.float(), 16)

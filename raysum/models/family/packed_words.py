@@ -1,13 +1,14 @@
 """Word attention inside paragraphs over packed words, for letters P and V in training on a GPU.
 
 Each target position attends to the words of each paragraph, so the queries of an example belong to each of its
-paragraphs. No array of padded words exists.
+paragraphs. Padded words exist only for reports and the copy gate.
 
 B examples, Q queries, M paragraphs, P paragraphs in all, S words in all, H heads of dh.
 """
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,8 @@ class PackedWords:
 
         Queries are [B, H, Q, dh]. Padding has contexts of 0, and ``LOWEST`` as its log-sum-exp.
         """
-        return _contexts(self.layout, dropout, query, self.key, self.value)
+        function = partial(_contexts, self.layout, dropout)
+        return recompute(function, query, self.key, self.value, random=bool(dropout))
 
     def fused(self, query: Tensor, share: Tensor, dropout: float) -> Tensor:
         """Return the sum over paragraphs [B, H, Q, dh], weighted by ``share`` [B, H or 1, Q, M]."""
@@ -49,7 +51,7 @@ class PackedWords:
 
 def _contexts(layout: Layout, dropout: float, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     paragraphs, targets = len(layout.paragraph_example), query.shape[2]
-    rows = query.transpose(1, 2).index_select(0, layout.paragraph_example).flatten(0, 1)  # [P * Q, H, dh]
+    rows = _ForParagraphs.apply(query.transpose(1, 2), layout).flatten(0, 1)  # [P * Q, H, dh]
     starts = torch.arange(paragraphs + 1, device=query.device, dtype=torch.int32) * targets
     words = layout.paragraph_starts, layout.token_mask.shape[1]
     context, lse = attend_packed_lse(rows, key, value, (starts, targets), words, dropout)
@@ -57,6 +59,22 @@ def _contexts(layout: Layout, dropout: float, query: Tensor, key: Tensor, value:
     logs = layout.to_examples(lse.unflatten(1, (paragraphs, targets)).transpose(0, 1))  # [B, M, H, Q]
     logs = torch.where(layout.paragraph_mask[:, :, None, None], logs, LOWEST)
     return contexts.permute(0, 3, 2, 1, 4), logs.permute(0, 2, 3, 1)
+
+
+class _ForParagraphs(torch.autograd.Function):
+    """Queries [P, ...] of each paragraph from those of its example [B, ...].
+
+    ``index_select`` would add their gradients one after the other, in bf16 and in any order.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, layout: Layout) -> Tensor:
+        ctx.layout = layout
+        return query.index_select(0, layout.paragraph_example)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.layout.to_examples(gradient).sum(1), None
 
 
 def _fused(layout: Layout, dropout: float, *inputs: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Letter V: paragraph attention over word contexts that change with the target position (VHT eq. 11-13).
 
-The word contexts [M, Q, D] of an example exist for a few examples at a time. Their keys and values are never
-computed: scores are products of the contexts with queries folded through the key matrix, and the value matrix
-follows the weighting. Both are exact, and cost 2 H D instead of 2 D^2 products per context.
+The word contexts [M, Q, D] of an example exist for a few examples at a time, except over packed words. Their keys and
+values are never computed: scores are products of the contexts with queries folded through the key matrix, and the value
+matrix follows the weighting. Both are exact, and cost 2 H D instead of 2 D^2 products per context.
 """
 
 from dataclasses import dataclass

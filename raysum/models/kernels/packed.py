@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
+from raysum.errors import UserError
 from raysum.models.kernels.dropout import draw_seed, limit_of
 
 Places = tuple[Tensor, int]  # the first token of each row, and all tokens, [rows + 1] int32; tokens of the longest row
@@ -19,24 +20,36 @@ def has_packed_kernel(x: Tensor, size: int, own: bool = False) -> bool:
     """Return whether packed rows serve heads of ``size`` of an ``x``: in bf16 or fp16 on a GPU since Ampere.
 
     ``own``: with dropout or windows, which torch's kernel lacks. Compiled layers keep padded rows. The answer depends
-    on the model, its precision and its device, never on a batch, so all ranks have one kernel.
+    on the model, its precision and its device, never on a batch, so all ranks have one kernel. The meta device answers
+    as the GPU for which it plans. Raises UserError if one of several ranks cannot build its kernels.
     """
     if size % 8 or size > 256 or torch.compiler.is_compiling():
         return False
-    if x.dtype not in (torch.bfloat16, torch.float16) or not _has_flash_attention(x.device):
+    device = torch.device("cuda") if x.is_meta and torch.cuda.is_available() else x.device
+    if x.dtype not in (torch.bfloat16, torch.float16) or not _has_flash_attention(device):
         return False
-    return not own or _runs_own_kernels(x.device)
+    return not own or _builds_own_kernels(device, x.dtype, size)
 
 
 @cache
-def _runs_own_kernels(device: torch.device) -> bool:
-    """Return whether Triton can build the kernels, for which it needs a C compiler and Python's header files."""
-    one = torch.zeros(1, 1, 16, dtype=torch.bfloat16, device=device)
-    place = torch.arange(2, dtype=torch.int32, device=device), 1
+def _builds_own_kernels(device: torch.device, dtype: torch.dtype, size: int) -> bool:
+    """Return whether Triton can build the kernels, for which it needs a C compiler and Python's header files.
+
+    Otherwise rows are padded, with a warning. Ranks must not do so alone: gradients of V become ready in another order.
+    """
+    one = torch.zeros(1, 1, size, dtype=dtype, device=device)
+    place, lse = torch.arange(2, dtype=torch.int32, device=device), torch.zeros(1, 1, device=device)
+    settings = (one, one, one, place, place, 1, 1, 1, 1, place[:1] > 0, place.sum())
     try:
-        attend_packed_lse(one, one, one, place, place)
+        _attention(*settings)
+        _attention_backward(one, lse, one, lse, *settings)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # of compilers, of many kinds
         cause = str(error).strip() or type(error).__name__
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            needed = "install a C compiler and Python's header files on every host"
+            raise UserError(f"Triton cannot build the kernels of attention ({cause}); {needed}") from error
         warnings.warn(f"attention with dropout and windows pads its rows, because Triton fails: {cause}", stacklevel=1)
         return False
     return True

@@ -42,16 +42,16 @@ def _factors(streams, keys, LIMIT: tl.constexpr):
 
 
 @triton.jit
-def _loaded(base, first, places, count, stride, columns, size):
-    """Return [places, columns] of a row that begins at ``first``, 0 beyond its ``count`` places and ``size``."""
+def _loaded(base, first, places, count, stride, columns, SIZE: tl.constexpr):
+    """Return [places, columns] of a row that begins at ``first``, 0 beyond its ``count`` places and ``SIZE``."""
     offsets = (first + places).to(tl.int64)[:, None] * stride + columns[None, :]
-    return tl.load(base + offsets, mask=(places < count)[:, None] & (columns < size)[None, :], other=0.0)
+    return tl.load(base + offsets, mask=(places < count)[:, None] & (columns < SIZE)[None, :], other=0.0)
 
 
 @triton.jit
-def _stored(base, values, first, places, count, stride, columns, size):
+def _stored(base, values, first, places, count, stride, columns, SIZE: tl.constexpr):
     offsets = (first + places).to(tl.int64)[:, None] * stride + columns[None, :]
-    tl.store(base + offsets, values.to(base.dtype.element_ty), (places < count)[:, None] & (columns < size)[None, :])
+    tl.store(base + offsets, values.to(base.dtype.element_ty), (places < count)[:, None] & (columns < SIZE)[None, :])
 
 
 @triton.jit
@@ -88,8 +88,8 @@ def _pairs(queries, query_count, keys, key_first, key_count, skipped, REACH: tl.
 @triton.jit
 def forward(
     query, key, value, query_starts, key_starts, skipped, seed, context, lse,
-    query_stride, query_head, key_stride, key_head, value_stride, value_head, total, size, blocks, scale,
-    HEADS: tl.constexpr, LIMIT: tl.constexpr, REACH: tl.constexpr,
+    query_stride, query_head, key_stride, key_head, value_stride, value_head, total, blocks, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, LIMIT: tl.constexpr, REACH: tl.constexpr,
     D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Store the attention and the log-sum-exp of the scores of a block of queries."""
@@ -98,7 +98,7 @@ def forward(
     if begin >= count:
         return
     queries, columns = begin + tl.arange(0, Q), tl.arange(0, D)
-    q = _loaded(query + head * query_head, first, queries, count, query_stride, columns, size)
+    q = _loaded(query + head * query_head, first, queries, count, query_stride, columns, SIZE)
     streams = _streams(seed, first + queries, head, HEADS)[:, None] if LIMIT else 0
     low, high = _reached(begin, begin + Q, key_count, REACH, K)
     highest = tl.full([Q], float("-inf"), tl.float32)
@@ -106,8 +106,8 @@ def forward(
     sums = tl.zeros([Q, D], tl.float32)
     for start in range(low, high, K):
         keys = start + tl.arange(0, K)
-        k = _loaded(key + head * key_head, key_first, keys, key_count, key_stride, columns, size)
-        v = _loaded(value + head * value_head, key_first, keys, key_count, value_stride, columns, size)
+        k = _loaded(key + head * key_head, key_first, keys, key_count, key_stride, columns, SIZE)
+        v = _loaded(value + head * value_head, key_first, keys, key_count, value_stride, columns, SIZE)
         pairs = _pairs(queries, count, keys, key_first, key_count, skipped, REACH)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2_E)
         scores = tl.where(pairs, scores, float("-inf"))
@@ -121,15 +121,15 @@ def forward(
         highest = higher
     mass = tl.where(mass == 0, 1.0, mass)  # a query without keys has no sums, and -inf is its highest score
     sums = sums / mass[:, None]
-    _stored(context + head * size, sums, first, queries, count, HEADS * size, columns, size)
+    _stored(context + head * SIZE, sums, first, queries, count, HEADS * SIZE, columns, SIZE)
     tl.store(lse + head * total + first + queries, (highest + tl.log2(mass)) * LN_2, queries < count)
 
 
 @triton.jit
 def backward_queries(
     query, key, value, query_starts, key_starts, skipped, seed, gradient, lse_gradient, context, lse, inner, d_query,
-    query_stride, query_head, key_stride, key_head, value_stride, value_head, total, size, blocks, scale,
-    HEADS: tl.constexpr, LIMIT: tl.constexpr, REACH: tl.constexpr,
+    query_stride, query_head, key_stride, key_head, value_stride, value_head, total, blocks, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, LIMIT: tl.constexpr, REACH: tl.constexpr,
     D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Store the gradients of a block of queries, and ``inner``, which the gradients of their scores have in common."""
@@ -138,9 +138,9 @@ def backward_queries(
     if begin >= count:
         return
     queries, columns = begin + tl.arange(0, Q), tl.arange(0, D)
-    q = _loaded(query + head * query_head, first, queries, count, query_stride, columns, size)
-    g = _loaded(gradient + head * size, first, queries, count, HEADS * size, columns, size)
-    c = _loaded(context + head * size, first, queries, count, HEADS * size, columns, size)
+    q = _loaded(query + head * query_head, first, queries, count, query_stride, columns, SIZE)
+    g = _loaded(gradient + head * SIZE, first, queries, count, HEADS * SIZE, columns, SIZE)
+    c = _loaded(context + head * SIZE, first, queries, count, HEADS * SIZE, columns, SIZE)
     at = head * total + first + queries
     common = tl.sum(g.to(tl.float32) * c.to(tl.float32), 1) - tl.load(lse_gradient + at, queries < count, other=0.0)
     tl.store(inner + at, common, queries < count)
@@ -150,8 +150,8 @@ def backward_queries(
     sums = tl.zeros([Q, D], tl.float32)
     for start in range(low, high, K):
         keys = start + tl.arange(0, K)
-        k = _loaded(key + head * key_head, key_first, keys, key_count, key_stride, columns, size)
-        v = _loaded(value + head * value_head, key_first, keys, key_count, value_stride, columns, size)
+        k = _loaded(key + head * key_head, key_first, keys, key_count, key_stride, columns, SIZE)
+        v = _loaded(value + head * value_head, key_first, keys, key_count, value_stride, columns, SIZE)
         pairs = _pairs(queries, count, keys, key_first, key_count, skipped, REACH)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2_E)
         weights = tl.where(pairs, tl.exp2(scores - base[:, None]), 0.0)
@@ -160,14 +160,14 @@ def backward_queries(
             d_weights = d_weights * _factors(streams, keys[None, :], LIMIT)
         d_scores = weights * (d_weights - common[:, None])
         sums += tl.dot(d_scores.to(k.dtype), k, input_precision="ieee")
-    _stored(d_query + head * size, sums * scale, first, queries, count, HEADS * size, columns, size)
+    _stored(d_query + head * SIZE, sums * scale, first, queries, count, HEADS * SIZE, columns, SIZE)
 
 
 @triton.jit
 def backward_keys(
     query, key, value, query_starts, key_starts, skipped, seed, gradient, lse, inner, d_key, d_value,
-    query_stride, query_head, key_stride, key_head, value_stride, value_head, total, size, blocks, scale,
-    HEADS: tl.constexpr, LIMIT: tl.constexpr, REACH: tl.constexpr,
+    query_stride, query_head, key_stride, key_head, value_stride, value_head, total, blocks, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, LIMIT: tl.constexpr, REACH: tl.constexpr,
     D: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Store the gradients of a block of keys and values."""
@@ -176,14 +176,14 @@ def backward_keys(
     if begin >= key_count:
         return
     keys, columns = begin + tl.arange(0, K), tl.arange(0, D)
-    k = _loaded(key + head * key_head, key_first, keys, key_count, key_stride, columns, size)
-    v = _loaded(value + head * value_head, key_first, keys, key_count, value_stride, columns, size)
+    k = _loaded(key + head * key_head, key_first, keys, key_count, key_stride, columns, SIZE)
+    v = _loaded(value + head * value_head, key_first, keys, key_count, value_stride, columns, SIZE)
     low, high = _reached(begin, begin + K, count, REACH, Q)
     key_sums, value_sums = tl.zeros([K, D], tl.float32), tl.zeros([K, D], tl.float32)
     for start in range(low, high, Q):
         queries = start + tl.arange(0, Q)
-        q = _loaded(query + head * query_head, first, queries, count, query_stride, columns, size)
-        g = _loaded(gradient + head * size, first, queries, count, HEADS * size, columns, size)
+        q = _loaded(query + head * query_head, first, queries, count, query_stride, columns, SIZE)
+        g = _loaded(gradient + head * SIZE, first, queries, count, HEADS * SIZE, columns, SIZE)
         at = head * total + first + queries
         base = tl.load(lse + at, queries < count, other=0.0) * LOG2_E
         common = tl.load(inner + at, queries < count, other=0.0)
@@ -199,8 +199,8 @@ def backward_keys(
         value_sums += tl.dot(tl.trans(used.to(g.dtype)), g, input_precision="ieee")
         d_scores = weights * (d_weights - common[:, None])
         key_sums += tl.dot(tl.trans(d_scores.to(q.dtype)), q, input_precision="ieee")
-    _stored(d_key + head * size, key_sums * scale, key_first, keys, key_count, HEADS * size, columns, size)
-    _stored(d_value + head * size, value_sums, key_first, keys, key_count, HEADS * size, columns, size)
+    _stored(d_key + head * SIZE, key_sums * scale, key_first, keys, key_count, HEADS * SIZE, columns, SIZE)
+    _stored(d_value + head * SIZE, value_sums, key_first, keys, key_count, HEADS * SIZE, columns, SIZE)
 
 
 def launch(
@@ -216,21 +216,23 @@ def launch(
     """Run a kernel. ``more`` are its own inputs and outputs, without gaps."""
     query, key, value = (part if part.stride(-1) == 1 else part.contiguous() for part in arrays)
     query_starts, key_starts, *longest = starts
+    assert query.dtype == key.dtype == value.dtype and query_starts.is_contiguous() and key_starts.is_contiguous()
     heads, size = query.shape[1:]
     settings = blocks_of(size)
     by_keys = kernel is backward_keys
     blocks = triton.cdiv(longest[by_keys], settings["K" if by_keys else "Q"])
-    marks = None if skipped is None else skipped.view(torch.uint8)
+    marks = None if skipped is None else skipped.contiguous().view(torch.uint8)
     strides = [part.stride(axis) for part in (query, key, value) for axis in (0, 1)]
     with torch.cuda.device_of(query):
         kernel[(len(query_starts) - 1) * blocks, heads](
             query, key, value, query_starts, key_starts, marks, seed, *more,
-            *strides, len(query), size, blocks, size**-0.5, HEADS=heads, LIMIT=limit, REACH=reach, **settings,
+            *strides, len(query), blocks, size**-0.5, HEADS=heads, SIZE=size, LIMIT=limit, REACH=reach, **settings,
         )  # fmt: skip
 
 
 def blocks_of(size: int) -> dict[str, int]:
-    """Return the columns that heads of ``size`` take, the queries and keys of a block, and the warps of a program."""
+    """Return the columns that heads of ``size`` take, the queries and keys of a block, and how a program loads them."""
     columns = max(16, triton.next_power_of_2(size))
     queries, keys = (64, 64) if columns <= 64 else (64, 32) if columns == 128 else (32, 32)
-    return {"D": columns, "Q": queries, "K": keys, "num_warps": 4 if columns <= 64 else 8}
+    loads = {"num_warps": 4 if columns <= 64 else 8, "num_stages": 3 if columns <= 128 else 2}
+    return {"D": columns, "Q": queries, "K": keys, **loads}
