@@ -178,8 +178,8 @@ class Summarizer:
         for key, token in (*words, *forced):
             if token >= spec.vocabulary:
                 raise UserError(f"{key}={token} is no token: {self.name} has ids up to {spec.vocabulary - 1}")
-        if settings.forced_bos_token_id == spec.marks.pad:
-            raise UserError(f"forced_bos_token_id={spec.marks.pad} is padding, which begins no summary; leave it out")
+        if settings.forced_bos_token_id == (pad := marks_of(spec).pad):
+            raise UserError(f"forced_bos_token_id={pad} is padding, which begins no summary; leave it out")
         citing(settings, spec)
         if settings.gnmt_coverage and not spec.attends_to_tokens:
             raise UserError(f"a {spec.system} does not attend to all source tokens at each layer: no gnmt_coverage")
