@@ -16,6 +16,7 @@ from torch import Tensor
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
+_OF_BATCHES = ["total", "blocks"]  # one machine code serves all their values
 
 
 @triton.jit
@@ -85,7 +86,7 @@ def _pairs(queries, query_count, keys, key_first, key_count, skipped, REACH: tl.
     return pairs
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_OF_BATCHES)
 def forward(
     query, key, value, query_starts, key_starts, skipped, seed, context, lse,
     query_stride, query_head, key_stride, key_head, value_stride, value_head, total, blocks, scale,
@@ -125,7 +126,7 @@ def forward(
     tl.store(lse + head * total + first + queries, (highest + tl.log2(mass)) * LN_2, queries < count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_OF_BATCHES)
 def backward_queries(
     query, key, value, query_starts, key_starts, skipped, seed, gradient, lse_gradient, context, lse, inner, d_query,
     query_stride, query_head, key_stride, key_head, value_stride, value_head, total, blocks, scale,
@@ -163,7 +164,7 @@ def backward_queries(
     _stored(d_query + head * SIZE, sums * scale, first, queries, count, HEADS * SIZE, columns, SIZE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_OF_BATCHES)
 def backward_keys(
     query, key, value, query_starts, key_starts, skipped, seed, gradient, lse, inner, d_key, d_value,
     query_stride, query_head, key_stride, key_head, value_stride, value_head, total, blocks, scale,
