@@ -30,36 +30,61 @@ def interpret(file: str) -> None:
     torch.save(found, file)
 
 
+class Driver:
+    """Triton's driver of a GPU that is not here, which only compiles."""
+
+    def __init__(self, capability: int):
+        self.capability = capability
+
+    def get_current_device(self) -> int:
+        return self.capability
+
+    def get_current_stream(self, _: int) -> int:
+        return 0
+
+    def get_current_target(self):
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.capability, 32)
+
+
+class Compiled:
+    """A kernel that is compiled for its arguments instead of launched."""
+
+    def __init__(self, kernel):
+        self.kernel, self.codes = kernel, []
+
+    def __getitem__(self, grid):
+        return lambda *given, **named: self.codes.append(self.kernel.warmup(*given, grid=grid, **named))
+
+
 def compile_for(file: str, capabilities: list[int], sizes: list[int]) -> None:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    from triton.runtime import driver
 
     from raysum.models.kernels import packed_triton
 
-    kinds = {"scale": "fp32", "lse": "*fp32", "lse_gradient": "*fp32", "inner": "*fp32"}
-    kinds |= {name: "*bf16" for name in ("query", "key", "value", "gradient", "context", "d_query", "d_key", "d_value")}
-    kinds |= {"query_starts": "*i32", "key_starts": "*i32"}
+    names = "forward", "backward_queries", "backward_keys"
+    kernels = [Compiled(getattr(packed_triton, name)) for name in names]
+    for name, kernel in zip(names, kernels, strict=True):
+        setattr(packed_triton, name, kernel)
     found = []
-    kernels = packed_triton.forward, packed_triton.backward_queries, packed_triton.backward_keys
-    for capability, size, kernel, is_plain in product(capabilities, sizes, kernels, (True, False)):
-        settings = packed_triton.blocks_of(size)
-        options = {name: settings.pop(name) for name in ("num_warps", "num_stages")}
-        fixed = {
-            **settings,
-            "HEADS": 8,
-            "SIZE": size,
-            "LIMIT": 0 if is_plain else 6554,
-            "REACH": -1 if is_plain else 256,
-        }
-        fixed |= {"skipped": None, "seed": None} if is_plain else {}
-        given = kinds | {"skipped": "*u8", "seed": "*i64"}
-        signature = {name: "constexpr" if name in fixed else given.get(name, "i32") for name in kernel.arg_names}
-        is_even = [kind.startswith("*") or name.endswith(("_stride", "_head")) for name, kind in signature.items()]
-        attributes = {(index,): [["tt.divisibility", 16]] for index, even in enumerate(is_even) if even}  # as launched
-        source = ASTSource(kernel, signature, fixed, attributes)
-        code = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-        found.append([capability, size, len(code.asm["cubin"]), code.metadata.shared])
+    for capability, size in product(capabilities, sizes):
+        driver.set_active(Driver(capability))
+        for kernel in kernels:
+            kernel.codes.clear()
+        for total in (320, 321, 17):
+            query, key, value = torch.zeros(total, 3, 8, size, dtype=torch.bfloat16).unbind(1)
+            starts = torch.tensor([0, 10, total], dtype=torch.int32)
+            context, lse = torch.zeros(total, 8, size, dtype=torch.bfloat16), torch.zeros(8, total)
+            outputs = (context, lse), (context, lse, context, lse, lse, context), (context, lse, lse, context, context)
+            skipped = torch.zeros(total, dtype=torch.bool)
+            for options in ((0, -1, None, None), (6554, 256, skipped, torch.tensor(5))):
+                for kernel, arrays in zip(kernels, outputs, strict=True):
+                    places = starts, starts, total - 10, total - 10
+                    packed_triton.launch(kernel, (query, key, value), places, *options, *arrays)
+        for kernel in kernels:
+            codes = {id(code): code for code in kernel.codes}
+            found += [[capability, size, len(code.asm["cubin"]), code.metadata.shared] for code in codes.values()]
     with open(file, "w") as out:
         json.dump(found, out)
 
