@@ -200,7 +200,7 @@ def verdict_of(result: BenchResult) -> str:
     compared = [row for row in result.rows if row.get("verdict") in ("right", "WRONG")]
     wrong = [f"{row['stage']} of {row['preset']}" for row in compared if row["verdict"] == "WRONG"]
     if result.machine.device == "cpu":
-        return "There is no GPU here: the CPU was compared with itself."
+        return f"There is no GPU here: {'the CPU was compared with itself' if compared else 'nothing was compared'}."
     if wrong:
         return f"The {result.machine.processor} differs from the CPU or waits: {', '.join(wrong)}."
     missing = " It has no kernels for packed rows." * any("no kernel" in row.get("verdict", "") for row in result.rows)

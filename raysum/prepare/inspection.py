@@ -49,7 +49,8 @@ class Reading:
     pattern: str = ""  # of ``paths`` in a command
     formats: Counter[str] = field(default_factory=Counter)
     splits: Counter[str] = field(default_factory=Counter)  # clusters, extrapolated by size, so fractions
-    rejected: Counter[str] = field(default_factory=Counter)  # clusters of the sample
+    rejected: Counter[str] = field(default_factory=Counter)  # clusters of the sample, by reason
+    first: dict[str, str] = field(default_factory=dict)  # the first of each reason, with its detail
     documents: list[int] = field(default_factory=list)  # of each cluster
     words: list[int] = field(default_factory=list)  # of each document
     summaries: list[int] = field(default_factory=list)  # words of each
@@ -79,7 +80,12 @@ class Reading:
         yield f"documents: {_range(self.documents)} per cluster, {_range(self.words)} words each"
         yield f"summaries: {_range(self.summaries)} words each" if self.summaries else "summaries: none"
         yield f"titles: {self.titles} of {len(self.documents)} sampled clusters"
-        yield from (f"rejected: {count} sampled clusters, {reason}" for reason, count in self.rejected.items())
+        yield from (f"rejected: {reason}" for reason in self.reasons())
+
+    def reasons(self) -> Iterator[str]:
+        """Yield how many clusters of the sample are rejected, for each reason."""
+        for reason, count in self.rejected.items():
+            yield f"{count} sampled cluster{'s' * (count != 1)}: {reason} (first: {self.first[reason]})"
 
 
 @dataclass(frozen=True)
@@ -106,11 +112,7 @@ class Inspection(Shown):
         return "" if self.commands else self._reason()
 
     def _reason(self) -> str:
-        rejected = [
-            f"{count} sampled cluster{'s are' if count != 1 else ' is'} rejected: {why}"
-            for why, count in self.given.rejected.items()
-        ]
-        return self.given.problem or "; ".join(rejected) or "no cluster with words can be read"
+        return self.given.problem or "; ".join(self.given.reasons()) or "no cluster with words can be read"
 
     def to_dict(self) -> dict[str, Any]:
         """Return ``files`` and ``encodings`` with their numbers, ``bytes``, ``columns`` with their mean words,
@@ -159,12 +161,18 @@ def inspect(paths: Sequence[str], config: PrepareConfig) -> Inspection:
             if len(roots) == 1 and not any(reading.is_usable for reading in readings):
                 ways = _ways(paths[0], roots[0], roots == local, given)
                 readings = [_with_map(_sampled(*way)) for way in ways]
-            is_any = bool(given.formats) or any(reading.is_usable for reading in readings)
-            if not is_any and roots[0].is_dir():
+            is_any = given.is_usable or any(reading.is_usable for reading in readings)
+            if not is_any and roots[0].is_dir() and not _holds_only_rows(roots[0]):
                 readings = [_sampled(paths, {**options, "format": TEXT})]
         others = [one for one in readings if one.is_usable and (one.summaries or not given.is_usable)][:_MAX_COMMANDS]
     others.sort(key=lambda reading: (not reading.summaries, -reading.splits.total()))
     return Inspection(paths, Survey.of(roots), given, others, config.out)
+
+
+def _holds_only_rows(folder: Path) -> bool:
+    """Return whether all files in ``folder`` have names of rows, which are no prose even if they are broken."""
+    files = Contents.of(folder).files
+    return bool(files) and all(map(format_by_name, files))
 
 
 def _ways(name: str, root: Path, is_on_disk: bool, given: Reading) -> Iterator[_Way]:
@@ -257,7 +265,9 @@ def _add(reading: Reading, source: RawSource, share: float) -> None:
             cluster = None if IDS in raw else read_cluster(record.cluster())
             texts = [text.split() for _, text in cluster.documents] if cluster else id_arrays(raw)[:-1]
         except Rejected as reason:
-            reading.rejected[str(reason)] += 1
+            reading.rejected[reason.reason] += 1
+            where = Path(record.where).name + f", {reason.detail}" * bool(reason.detail)
+            reading.first.setdefault(reason.reason, where)
             continue
         reading.splits[split_of(raw.get("split")) or source.split or "no split"] += count * share / len(records)  # type: ignore[assignment]
         reading.documents.append(len(texts))

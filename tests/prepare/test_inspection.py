@@ -135,11 +135,30 @@ def test_folders_that_can_be_read_in_several_ways(tmp_path):
     assert dry_run(tmp_path / "plain")["commands"] == [f"raysum summarize lexrank {tmp_path}/plain --format text"]
 
 
-def test_broken_files_of_rows_are_no_prose(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("c.jsonl", "3 sampled clusters: not JSON (first: c0.jsonl:1, Unterminated"),
+        ("c.json", "3 sampled clusters: not JSON (first: c0.json:1, Unterminated"),
+        ("c.csv", "has no column"),
+    ],
+)
+def test_broken_files_of_rows_are_no_prose(name, problem, tmp_path):
     for number in range(3):
-        (tmp_path / f"c{number}.jsonl").write_text('{"document": "The river rose in March.", "summary": "It rose"\n')
+        row = f'{{"document": "The river rose {number} metres in March.", "summary": "It rose'
+        path = tmp_path / name.replace(".", f"{number}.")
+        path.write_text("Rivers rise,slowly\nin March,they say\n" if path.suffix == ".csv" else f"{row}\n")
     found = dry_run(tmp_path)
-    assert found["commands"] == [] and "not JSON" in found["problem"]
+    assert found["commands"] == [] and problem in found["problem"]
+
+
+def test_prose_with_unknown_suffixes_beside_a_summary_is_offered(tmp_path):
+    for number in range(3):
+        (tmp_path / f"c{number}").mkdir()
+        for name, text in (("a.xyz", FLOOD * 2), ("b.xyz", FLOOD), ("summary.txt", "A flood.")):
+            (tmp_path / f"c{number}" / name).write_text(text)
+    (command,) = dry_run(tmp_path)["commands"]
+    assert command.startswith(f"raysum prepare {tmp_path} --format text --out data")
 
 
 def test_files_beside_folders_of_documents(tmp_path):
