@@ -182,16 +182,21 @@ def _attention(output: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
     return 4.0 * prod(query.shape) * key.shape[-2]
 
 
-def _packed_attention(output: Tensor, query: Tensor, key: Tensor, value: Tensor, *starts: Tensor) -> float:
-    """Return the same of packed rows [S, H, dh]; ``starts`` are those of the queries' and of the keys' rows."""
-    return 4.0 * prod(query.shape[1:]) * float((starts[0].diff().double() * starts[1].diff()).sum())
+def _packed_attention(
+    output: Tensor, query: Tensor, key: Tensor, value: Tensor, *starts: Tensor, most: int | None = None
+) -> float:
+    """Return the same of packed rows [S, H, dh]; ``starts`` are those of the queries' and of the keys' rows.
+
+    A query attends to at most ``most`` keys of its row.
+    """
+    keys = starts[1].diff().clamp_max(starts[1][-1] if most is None else most)
+    return 4.0 * prod(query.shape[1:]) * float((starts[0].diff().double() * keys).sum())
 
 
 def _own_attention(output: Tensor, query: Tensor, *given: Any) -> float:
     """Return the same of :func:`kernels.packed.attend_packed_lse`; at its edges a window counts as whole."""
-    query_starts, key_starts, reach = given[2], given[3], given[7]
-    keys = key_starts.diff() if reach < 0 else key_starts.diff().clamp_max(2 * reach + 1)
-    return 4.0 * prod(query.shape[1:]) * float((query_starts.diff().double() * keys).sum())
+    reach = given[7]
+    return _packed_attention(output, query, *given[:4], most=None if reach < 0 else 2 * reach + 1)
 
 
 _OWN_ATTENTION = "raysum::packed_attention"

@@ -203,7 +203,7 @@ def test_without_a_compiler_rows_are_padded(failing_kernels):
     assert not packed._builds_own_kernels(*failing_kernels)  # and it is not tried again
 
 
-def test_without_a_compiler_on_one_of_several_ranks_training_ends(failing_kernels, tmp_path):
+def test_without_a_compiler_on_one_of_several_ranks_training_ends(failing_kernels):
     for world, message in ((1, None), (2, "no C compiler.*install a C compiler and Python's header files on every")):
         packed._builds_own_kernels.cache_clear()
         with (

@@ -26,7 +26,7 @@ from raysum.models.family.window import WindowLayer
 from raysum.models.generator import Generator, TokenEmbedding, final_norm, output_layer
 from raysum.models.kernels.attention import attend, packed_heads, split_heads
 from raysum.models.kernels.dropout import Dropout
-from raysum.models.kernels.packed import Places, attend_packed, has_packed_kernel
+from raysum.models.kernels.packed import Places, attend_packed, equal_places, has_packed_kernel
 from raysum.models.keys import WordAttention, WordKeys
 from raysum.models.layers import Attention, DecoderLayer, TransformerBlock
 from raysum.models.traced_step import TracedStep
@@ -163,9 +163,9 @@ class FlatAttention(nn.Module):
         else:
             key, value, places = keys.packed
             examples, targets = x.shape[:2]
-            starts = torch.arange(examples + 1, device=x.device, dtype=torch.int32) * targets
+            queries = equal_places(examples, targets, x.device)
             packed = query.transpose(1, 2).flatten(0, 1)
-            flat = attend_packed(packed, key, value, (starts, targets), places, self.dropout.active)
+            flat = attend_packed(packed, key, value, queries, places, self.dropout.active)
             context = flat.unflatten(0, (examples, targets)).transpose(1, 2)
         return self.words.merged(context), WordAttention(query, None, keys)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raysum.models.batch import Layout
 from raysum.models.kernels.attention import packed_heads
-from raysum.models.kernels.packed import attend_packed_lse, has_packed_kernel
+from raysum.models.kernels.packed import attend_packed_lse, equal_places, has_packed_kernel
 from raysum.models.kernels.recomputation import recompute
 
 LOWEST = torch.finfo(torch.float32).min / 4  # finite, because whole paragraphs may be padding
@@ -52,9 +52,8 @@ class PackedWords:
 def _contexts(layout: Layout, dropout: float, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     paragraphs, targets = len(layout.paragraph_example), query.shape[2]
     rows = _ForParagraphs.apply(query.transpose(1, 2), layout).flatten(0, 1)  # [P * Q, H, dh]
-    starts = torch.arange(paragraphs + 1, device=query.device, dtype=torch.int32) * targets
     words = layout.paragraph_starts, layout.token_mask.shape[1]
-    context, lse = attend_packed_lse(rows, key, value, (starts, targets), words, dropout)
+    context, lse = attend_packed_lse(rows, key, value, equal_places(paragraphs, targets, query.device), words, dropout)
     contexts = layout.to_examples(context.unflatten(0, (paragraphs, targets)))  # [B, M, Q, H, dh]
     logs = layout.to_examples(lse.unflatten(1, (paragraphs, targets)).transpose(0, 1))  # [B, M, H, Q]
     logs = torch.where(layout.paragraph_mask[:, :, None, None], logs, LOWEST)

@@ -16,6 +16,11 @@ from raysum.models.kernels.dropout import draw_seed, limit_of
 Places = tuple[Tensor, int]  # the first token of each row, and all tokens, [rows + 1] int32; tokens of the longest row
 
 
+def equal_places(rows: int, tokens: int, device: torch.device) -> Places:
+    """Return the places of rows of ``tokens`` tokens each."""
+    return torch.arange(rows + 1, device=device, dtype=torch.int32) * tokens, tokens
+
+
 def has_packed_kernel(x: Tensor, size: int, own: bool = False) -> bool:
     """Return whether packed rows serve heads of ``size`` of an ``x``: in bf16 or fp16 on a GPU since Ampere.
 
