@@ -107,6 +107,11 @@ class Spec(Checked):
         return False
 
     @property
+    def global_ids(self) -> tuple[int, ...]:
+        """The tokens of a source to which all tokens attend, besides the first one, in W layers."""
+        return ()
+
+    @property
     def target_segment(self) -> int | None:
         """The tokens of a target that one pass of the layers reads; None = all of them."""
         return None

@@ -172,6 +172,27 @@ class Source:
         """[S]: ``ids`` for the host, which waits for a GPU unless :func:`move` has brought the source there."""
         return self.ids.cpu().numpy()
 
+    @cached_property
+    def known_globals(self) -> dict[tuple[int, ...], tuple[int, int]]:
+        """The results of :meth:`count_globals`."""
+        return {}
+
+    def count_globals(self, marks: tuple[int, ...]) -> tuple[int, int]:
+        """Return the number of global tokens of all examples, and the most of one: its first, and those in ``marks``.
+
+        The first call counts on the host. Where it came before the layers, torch.compile finds numbers.
+        """
+        if not marks:
+            return len(self.layout.tokens), 1
+        if marks not in self.known_globals:
+            tokens = np.array(self.layout.tokens)
+            first = tokens.cumsum() - tokens
+            is_global = np.isin(self.host_ids, marks)
+            is_global[first] = True
+            counts = np.add.reduceat(is_global, first, dtype=np.int64)
+            self.known_globals[marks] = int(counts.sum()), int(counts.max())
+        return self.known_globals[marks]
+
     def is_text(self, marks: SpecialTokens, joined: bool = False) -> Tensor:
         """Return [S]: false for ``marks`` around texts, after titles and, if paragraphs are ``joined``, between them.
 
@@ -369,7 +390,8 @@ def _replaced(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     new = replace(value, **{field.name: _replaced(getattr(value, field.name), function) for field in fields(value)})
     if isinstance(value, Source):
         # where ``cached_property`` keeps them
-        new.__dict__.update(layout=_replaced(value.layout, function), host_ids=value.host_ids)
+        new.__dict__.update(layout=_replaced(value.layout, function))
+        new.__dict__.update(host_ids=value.host_ids, known_globals=value.known_globals)
     return new
 
 

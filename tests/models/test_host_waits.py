@@ -46,7 +46,7 @@ SPECS = {
     **{name: partial(part, "raysum.systems", name) for name in SYSTEMS if name != "family"},
 }  # fmt: skip
 
-FAST = ("L/V", "t5 L/F", "graphsum")
+FAST = ("L/V", "t5 L/F", "primera W/F", "graphsum")
 
 
 def packed_batch(pad: int) -> Batch:
@@ -62,8 +62,9 @@ def on_meta(name: str) -> tuple[nn.Module, Batch]:
     """The objective of a system in training mode, and a batch, without values."""
     given = SPECS[name]()
     small = given if not isinstance(given, type) else given(vocabulary=40, **SYSTEMS[name])
-    model = build_seeded(small).to("meta")
-    return objective_of(model, 0.1).train(), copied(packed_batch(small.marks.pad), torch.device("meta"))
+    model, batch = build_seeded(small).to("meta"), packed_batch(small.marks.pad)
+    assert batch.source.count_globals(small.global_ids)  # as the collator does
+    return objective_of(model, 0.1).train(), copied(batch, torch.device("meta"))
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -85,14 +86,22 @@ def test_packed_rows_are_read_without_waiting(name):
 
 @pytest.mark.parametrize(
     "name",
-    # PRIMERA's W layers read the number of global tokens.
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in SPECS if name != "primera W/F"],
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in SPECS],
 )
 def test_forward_and_loss_are_one_graph_for_the_compiler(name):
     objective, batch = on_meta(name)
     torch._dynamo.reset()
     explanation = torch._dynamo.explain(objective)(batch)
     assert explanation.graph_break_count == 0, explanation.break_reasons
+
+
+@pytest.mark.parametrize("name", ["L/V", "primera W/F"])
+def test_packed_rows_are_one_graph_for_the_compiler(name):
+    objective, batch = on_meta(name)
+    torch._dynamo.reset()
+    with packed_kernel() as sizes:
+        explanation = torch._dynamo.explain(objective)(batch)
+    assert sizes and explanation.graph_break_count == 0, explanation.break_reasons
 
 
 def test_a_tensor_on_another_device_is_noticed():
@@ -131,3 +140,17 @@ def test_the_tokens_to_predict_are_all_but_padding():
     }
     batch = kind.collate({name: np.array(values, np.int32) for name, values in arrays.items()})
     assert batch.predicted.tolist() == [1, 4, 5, 6, 7]
+
+
+def test_global_tokens_are_counted_before_the_layers():
+    kind = Summarization.of(SPECS["primera W/F"]())
+    arrays = {
+        "ids": [7, 7, 9, 11, 6, 5, 11, 9, 2],
+        "lengths": [4, 1, 4],
+        "counts": [2, 1],
+        "titles": [0, 0],
+        "target": [2, 3, 2, 9, 3],
+        "target_lengths": [2, 3],
+    }
+    batch = kind.collate({name: np.array(values, np.int32) for name, values in arrays.items()})
+    assert copied(batch, torch.device("meta")).source.known_globals == {(7, 11): (5, 3)}

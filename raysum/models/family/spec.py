@@ -141,6 +141,10 @@ class FamilySpec(TransformerSpec):
         return self.positions == "flat"
 
     @property
+    def global_ids(self) -> tuple[int, ...]:
+        return self.backbone.global_ids if self.backbone else ()
+
+    @property
     def max_positions(self) -> int | None:
         backbone = self.backbone or PLAIN
         return backbone.source_places - backbone.place_offset if backbone.places == "learned" else None

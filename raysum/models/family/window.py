@@ -9,7 +9,6 @@ B examples, S packed tokens, T tokens of a row, G most global tokens of an examp
 
 from functools import partial
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -60,12 +59,11 @@ class WindowAttention(SelfAttention):
 
         Each has dropout of its own, which is dropout of their common weights, because the masses have none.
         """
-        counts = self._globals(source)
-        number, rate = int(counts.sum()), self.dropout.active
+        (number, most), rate = source.count_globals(self.global_ids), self.dropout.active
         rows = source.layout.source_starts, source.layout.source_mask.shape[1]
         numbers = torch.arange(len(x), device=x.device)
         chosen = torch.where(is_global, numbers, len(x)).topk(number, largest=False).values  # ascending
-        globals_ = starts(is_global.long())[rows[0].long()], int(counts.max())
+        globals_ = starts(is_global.long())[rows[0].long()], most
         query, key, value = self.split_packed(projected)
         near, near_mass = attend_packed_lse(query, key, value, rows, rows, rate, self.reach, is_global)
         keys, values = key.index_select(0, chosen), value.index_select(0, chosen)
@@ -81,7 +79,7 @@ class WindowAttention(SelfAttention):
     def _padded(self, x: Tensor, projected: Tensor, is_global: Tensor, source: Source) -> Tensor:
         layout, tokens = source.layout, source.layout.source_mask.shape[1]
         globals_mask = layout.to_source(is_global)
-        most = int(self._globals(source).max()) if self.global_ids else 1  # the compiler knows no arrays of NumPy
+        _, most = source.count_globals(self.global_ids)
         places = torch.where(globals_mask, torch.arange(tokens, device=x.device), tokens)
         positions = places.topk(most, largest=False).values  # [B, G], ascending; ``tokens`` where there is none
         query, key, value = self.split(layout.to_source(projected))
@@ -98,16 +96,6 @@ class WindowAttention(SelfAttention):
         index = positions[..., None, None].expand(-1, -1, *context.shape[2:])
         context = context.scatter(1, index, over_all.transpose(1, 2))[:, :tokens]
         return context.flatten(2).flatten(0, 1).index_select(0, layout.in_source)
-
-    def _globals(self, source: Source) -> np.ndarray:
-        """Return the numbers of global tokens [B], without waiting for a GPU."""
-        tokens = np.array(source.layout.tokens)
-        if not self.global_ids:
-            return np.ones_like(tokens)
-        first = tokens.cumsum() - tokens
-        is_global = np.isin(source.host_ids, self.global_ids)
-        is_global[first] = True
-        return np.add.reduceat(is_global, first, dtype=np.int64)
 
 
 def _in_windows(half: int, dropout: float, *arrays: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Summarization(Kind):
     """The dataset kind of summarization. Cost: source and target tokens; weight: target tokens except the start.
 
     The model reads paragraphs separately, or ``joined`` to one sequence, with ``marks`` at their ends (see
-    ``cut_source``). With ``graph``, it also reads the edges between them.
+    ``cut_source``). With ``graph``, it also reads the edges between them. ``global_ids`` are those of W layers.
     """
 
     draws_references = True
@@ -33,10 +33,11 @@ class Summarization(Kind):
     joined: bool = False
     graph: bool = False
     marks: SpecialTokens = PUBLISHED
+    global_ids: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, spec: Spec) -> "Summarization":
-        return cls(spec.joins_paragraphs, spec.needs_graph, marks_of(spec))
+        return cls(spec.joins_paragraphs, spec.needs_graph, marks_of(spec), spec.global_ids)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -118,6 +119,8 @@ class Summarization(Kind):
         target = long(padded(arrays["target"], arrays["target_lengths"], self.marks.pad))
         ids, lengths, titles = (long(arrays[name]) for name in ("ids", "lengths", "titles"))
         source = Source(ids, lengths, long(counts), graph, titles)
+        if self.global_ids:
+            source.count_globals(self.global_ids)
         return Batch(source, target, predicted_tokens(target, self.marks.pad))
 
 
