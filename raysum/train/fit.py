@@ -234,7 +234,7 @@ def _train(job_spec: JobSpec, newest: Checkpoint | None, callbacks: Sequence[Any
 def _train_here(job_spec: JobSpec) -> None:
     from raysum.train.group import lone_group
     from raysum.train.metrics_logger import Reporter
-    from raysum.train.requests import STOP, Requests, save_at_sigterm
+    from raysum.train.requests import STOP, Requests, stoppable
     from raysum.train.worker import work
 
     configure_process(job_spec.config.train.threads, neighbours=1)
@@ -243,7 +243,7 @@ def _train_here(job_spec: JobSpec) -> None:
         stack.enter_context(writing(job_spec.run.path))
         reporter = stack.enter_context(closing(Reporter(job_spec.run, is_first=True)))
         requests = stack.enter_context(closing(Requests(own=STOP)))
-        stack.enter_context(save_at_sigterm(requests.ask))
+        stack.enter_context(stoppable(requests.ask))
         steps = job_spec.config.train.steps
         work(job_spec, lambda start: batches(job_spec.train, 0, 1, start, steps), reporter, requests)
 

@@ -40,7 +40,7 @@ from raysum.stream.loader import DataError, ray_batches, ray_dataset
 from raysum.train.checkpoints import clear
 from raysum.train.job_spec import JobSpec
 from raysum.train.lines import Line, post_lines
-from raysum.train.requests import GROW, LEAVE, STOP, Requests, leave_at_sigterm, save_at_sigterm
+from raysum.train.requests import GROW, LEAVE, STOP, Requests, leave_at_sigterm, stoppable
 
 _FAILURES = 3  # restarts after lost workers; of a range of workers, those without a new checkpoint
 _STARTS = 2  # failed attempts to start the workers
@@ -75,7 +75,7 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
     counts = settings.workers.counts(settings.micro_batches)
     failures, failed_at = 0, -1
     with ExitStack() as stack:
-        stack.enter_context(save_at_sigterm(partial(_ask_to_stop, job_spec.token)))
+        stack.enter_context(stoppable(partial(_ask_to_stop, job_spec.token)))
         plan = reserve(counts, settings.cpus_per_worker, settings.gpus_per_worker, settings.wait_minutes)
         if len(counts) > 1:
             stack.enter_context(requested(counts[0], plan.each))

@@ -17,6 +17,7 @@ GROW, LEAVE, STOP = "grow", "leave", "stop"  # at the next checkpoint; now and s
 _ORDER = ("", GROW, LEAVE, STOP)  # the last one of all workers counts
 _PAUSE = 1.0  # seconds between comparisons, and between looks for requests
 _own = threading.Event()  # this process has received SIGTERM
+_asks = list[Callable[[], bool]]()  # of the trainings that this process drives
 
 
 def leave_at_sigterm() -> None:
@@ -25,11 +26,28 @@ def leave_at_sigterm() -> None:
 
 
 @contextmanager
-def save_at_sigterm(ask: Callable[[], bool]) -> Iterator[None]:
-    """Let the training of the block save at the first SIGTERM, which then ends this process as without this function.
+def stoppable(ask: Callable[[], bool]) -> Iterator[None]:
+    """Let the training of the block save and end early, at :func:`stop_trainings` and, in the main thread, at SIGTERM.
 
-    ``ask`` requests a checkpoint, and returns False if no step was trained yet: then the signal acts at once.
+    ``ask`` requests that, and returns False if no step was trained yet.
     """
+    _asks.append(ask)
+    try:
+        with _saving_at_sigterm(ask):
+            yield
+    finally:
+        _asks.remove(ask)
+
+
+def stop_trainings() -> None:
+    """Ask the trainings of this process to save and end."""
+    for ask in [*_asks]:
+        ask()
+
+
+@contextmanager
+def _saving_at_sigterm(ask: Callable[[], bool]) -> Iterator[None]:
+    """Call ``ask`` at the first SIGTERM, which ends this process after the block, or at once if that returns False."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -7,23 +7,29 @@ weights of the best ones. Tune's checkpoints contain only the run and step of th
 import math
 import shutil
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.tune.search.sample import Domain
+from ray.util.queue import Empty
 
 from raysum.config.workers import Workers
 from raysum.runs.folder import Run
 from raysum.runtime.run_sync import refresh
 from raysum.runtime.storage import read_json, read_lines, write_json
 from raysum.systems import count_parameters
+from raysum.train.requests import stop_trainings
 from raysum.tune.objective import LOGGED
 from raysum.tune.schema import Values
 from raysum.tune.spaces import Job
 
 _POINTER = "run.json"
+_training = threading.Lock()  # held while this process drives a training
+_reporting = list["ReportValidations"]()  # of that training
 
 
 def train_trial(values: dict[str, Any], job: Job) -> None:
@@ -44,7 +50,9 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     if not job.space.config.is_population:
         if run.exists and run.latest() and run.validations():
             tune.report(best_so_far(run, metric))  # of a former state of the search, whose limits it may have reached
-        fit(config, callbacks=[ReportValidations(run, metric)])
+        _reporting[:] = [ReportValidations(run, metric)]
+        with _training:
+            fit(config, callbacks=_reporting)
         tune.report(best_so_far(run, metric))  # again, for a run that had ended before the search was stopped
         return
     inherit(run)
@@ -58,6 +66,19 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
             tune.report(best_so_far(run, metric), checkpoint=tune.Checkpoint(folder))
 
 
+def end_training() -> None:
+    """End the training of this process, if any, with a checkpoint.
+
+    Otherwise its workers would write into the run and keep their CPUs for some time after a scheduler has stopped the
+    trial, and without an end if Ray Train's clean-up fails.
+    """
+    stop_trainings()
+    while not _training.acquire(timeout=0.2):
+        for reports in _reporting:
+            reports.drop()
+    _training.release()
+
+
 class ReportValidations(TuneReportCallback):
     """Report the best validation so far, in the process that controls the workers."""
 
@@ -68,6 +89,11 @@ class ReportValidations(TuneReportCallback):
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         if "valid_loss" in metrics[0]:
             super().after_report(run_context, [best_so_far(self.run, self.metric)], checkpoint)
+
+    def drop(self) -> None:
+        """Drop a report that Tune has not read. Ray Train's controller waits until the one before is read."""
+        with suppress(Empty):
+            self._training_actor_item_queue.get_nowait()
 
 
 def best_so_far(run: Run, metric: str) -> dict[str, Any]:

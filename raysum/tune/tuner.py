@@ -25,7 +25,7 @@ from raysum.tune.population import population
 from raysum.tune.record import RecordWriter
 from raysum.tune.spaces import Job, Space
 from raysum.tune.state import find_state
-from raysum.tune.training import domain, train_trial
+from raysum.tune.training import domain, end_training, train_trial
 from raysum.tune.trial_trackers import TrialTrackers
 
 
@@ -96,6 +96,8 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
 def _named(function: Callable[..., None]) -> type[tune.Trainable]:
     """Return the trainable of a function, whose actor has the name of its first trial in Ray's dashboard.
 
+    A stopped trial ends its training. (Tune kills the actor after 10 minutes, or 10 seconds after the last trial.)
+
     A lost actor of a trial is an error of another type: for RayActorError Tune believes that the trial's own actor is
     lost, and does not save that the trial failed.
     """
@@ -106,6 +108,10 @@ def _named(function: Callable[..., None]) -> type[tune.Trainable]:
                 return super().train()
             except RayActorError as error:
                 raise RuntimeError(str(error)) from None
+
+        def cleanup(self) -> None:
+            end_training()
+            super().cleanup()
 
         def __repr__(self) -> str:
             return str(self.trial_name)

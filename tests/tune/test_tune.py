@@ -382,6 +382,7 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
         assert 2 <= found.metrics["step"] < 40 == trained.config.train.steps  # the time was over before
         assert found.metrics["train_seconds"] >= 0.01
         assert found.metrics["parameters"] == count_parameters(trained.config.model) <= most
+        assert (trained.path / "familiar.json").is_file()  # the training has ended, and was not killed
     best = Run.resolve(tmp_path / "search")
     assert best.path.name == result.best.name and best.alignment.latest().step == 3
     assert result.then.run.path == best.path and len(result.then.trials) == 2
