@@ -183,7 +183,7 @@ class Source:
         The first call counts on the host. Where it came before the layers, torch.compile finds numbers.
         """
         if not marks:
-            return len(self.layout.tokens), 1
+            return len(self.counts), 1
         if marks not in self.known_globals:
             tokens = np.array(self.layout.tokens)
             first = tokens.cumsum() - tokens

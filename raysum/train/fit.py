@@ -128,7 +128,7 @@ def fit(config: Config, callbacks: Sequence[Any] = ()) -> Run:
         _say_end(job_spec, run.latest())
     if config.model.summarizes:
         learn(run, dataset)
-    if config.model.extracts and dataset.kind == "extraction":
+    if config.model.extracts and dataset.kind == "extraction" and _reached_limit(job_spec, run.latest()):
         from raysum.train.validation_metric import choose_length
 
         choose_length(run, dataset)

@@ -93,7 +93,7 @@ def train_on_ray(job_spec: JobSpec, callbacks: Sequence[Any]) -> None:
                     raise
                 request = LEAVE
                 wait_for_answers()
-            if request not in (GROW, LEAVE):
+            if request not in (GROW, LEAVE) or is_posted(f"{job_spec.token}-{STOP}"):
                 return
             before, plan = plan, reserve(counts, *plan.each, _WAIT_MINUTES)
             say(f"{run.place}: training continues with {plan} (before: {before.workers})")

@@ -1,4 +1,5 @@
-"""Requests to end the workers of a training early, with a checkpoint: SIGTERM, a node that drains, nodes that joined.
+"""Requests to end the workers of a training early, with a checkpoint: SIGTERM, a stopped trial of a search, a node that
+drains, nodes that joined.
 
 The workers compare their requests about once a second, at steps that all of them know, so that all end after the same.
 Ray Train's controller loads this module, so imports of torch are local.
@@ -16,7 +17,7 @@ from raysum.runtime.progress import say
 GROW, LEAVE, STOP = "grow", "leave", "stop"  # at the next checkpoint; now and start again; now and stop
 _ORDER = ("", GROW, LEAVE, STOP)  # the last one of all workers counts
 _PAUSE = 1.0  # seconds between comparisons, and between looks for requests
-_own = threading.Event()  # this process has received SIGTERM
+_own = threading.Event()  # this process has received SIGTERM, or shall end the training in it
 _asks = list[Callable[[], bool]]()  # of the trainings that this process drives
 
 

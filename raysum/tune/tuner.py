@@ -96,7 +96,8 @@ def _tuner(job: Job, decoder: Any, is_begun: bool, repeats_failed: bool) -> tune
 def _named(function: Callable[..., None]) -> type[tune.Trainable]:
     """Return the trainable of a function, whose actor has the name of its first trial in Ray's dashboard.
 
-    A stopped trial ends its training. (Tune kills the actor after 10 minutes, or 10 seconds after the last trial.)
+    A trial that is stopped ends its training. Tune kills the actor 10 minutes later, at the end of the search after 10
+    seconds.
 
     A lost actor of a trial is an error of another type: for RayActorError Tune believes that the trial's own actor is
     lost, and does not save that the trial failed.
@@ -110,8 +111,10 @@ def _named(function: Callable[..., None]) -> type[tune.Trainable]:
                 raise RuntimeError(str(error)) from None
 
         def cleanup(self) -> None:
-            end_training()
-            super().cleanup()
+            try:
+                end_training()
+            finally:
+                super().cleanup()
 
         def __repr__(self) -> str:
             return str(self.trial_name)

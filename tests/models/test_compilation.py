@@ -27,6 +27,8 @@ SIZES = {"vocabulary": 40, **DRY}
 SLOW = {
     "SLG/FPV": (spec("SLG/FPV", **DRY), 6),
     "t5 LG/PV": (spec("LG/PV", backbone=T5, **DRY), 4),
+    "led W/F": (spec("W/F", positions="flat", backbone=Backbone(window=4), **DRY), 3),
+    "primera W/F": (spec("W/F", positions="flat", backbone=Backbone(window=4, global_ids=(9, 11)), **DRY), 3),
     "graphsum": (GraphSumSpec(**SIZES, **SYSTEMS["graphsum"]), 3),
 }
 SPECS = {"L/P": (spec("L/P", **DRY), 2), **SLOW}  # with the number of kinds of layers
@@ -76,7 +78,10 @@ def learned(given: Spec, compiled: bool, again: bool = False, rate: float = 0.0,
         recompute_layers(model)
     objective = objective_of(model, 0.1).train()
     torch.manual_seed(3)
-    losses = [objective(batch) for batch in batches(count)]
+    given_batches = [*batches(count)]
+    for batch in given_batches:
+        batch.source.count_globals(given.global_ids)  # as the collator does
+    losses = [objective(batch) for batch in given_batches]
     sum(losses).backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters()}
     return torch.stack(losses).detach(), gradients, list(model.state_dict())
