@@ -103,8 +103,12 @@ def check_compiler() -> None:
     try:
         get_cpp_compiler()
     except (InvalidCxxCompiler, OSError):  # OSError: CXX is no program
-        problem = "compiled layers need a C++ compiler on a CPU, and there is none"
-        raise UserError(f"{problem}: install g++, or leave out train.compile=true") from None
+        given = os.environ.get("CXX")
+        problem = f"CXX={given} is none" if given is not None else "there is none"
+        fix = "correct or unset CXX" if given is not None else "install g++"
+        raise UserError(
+            f"compiled layers need a C++ compiler on a CPU, and {problem}: {fix}, or leave out train.compile=true"
+        ) from None
 
 
 def peak_memory(known: "Iterable[Tensor]") -> Any:

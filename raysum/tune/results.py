@@ -140,7 +140,8 @@ class SearchResult(Shown):
     def _trials(self) -> Grid:
         metric = self.space.metric
         values = {trial.metrics.get(metric) for trial in self.trials if not trial.error}
-        best = self.best.name + f", though all have the same {metric}" * (len(values) == 1 < len(self.trials))
+        with_metric = sum(not trial.error for trial in self.trials)
+        best = self.best.name + f", though all have the same {metric}" * (len(values) == 1 < with_metric)
         interval = ", ± half of the 95 % interval" * any(f"{metric}_low" in trial.metrics for trial in self.trials)
         adoption = f"; {self.adopted}" if str(self.adopted or "") else f", now used by {self.run.path}"
         table = trial_table(self.space, self.trials)

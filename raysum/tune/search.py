@@ -80,13 +80,17 @@ def _search(job: Job, started: float) -> SearchResult:
             job = replace(job, concurrency=_concurrency(space, capacity), least_workers=1)
         say(f"Trials: {page}; TensorBoard: tensorboard --logdir {job.out}")
         say(f"Ray dashboard: {dashboard()} (token: ray get-auth-token)")
-        from raysum.tune.tuner import run_trials  # the session sets variables that Ray Tune reads at import
+        # the session sets variables that Ray Tune reads at import
+        from raysum.tune.training import record_ends
+        from raysum.tune.tuner import run_trials
 
         # The search after this one belongs to the best run. Once it exists, a repeated trial must not become the best.
         repeats_failed = not (space.then and (job.out / space.then.name / _CLAIM).is_file())
         run_trials(job, repeats_failed)
         push_so_far(job.out)  # trials may have run on the head of the cluster
         refresh(job.out)
+        if space.config.kind == "train":
+            record_ends(job, read_search(job.out, running=False).trials)
         trials = read_search(job.out, running=False).trials
         best = trials[0]
         if best.error:

@@ -8,6 +8,7 @@ import math
 import shutil
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,15 @@ from ray.tune.search.sample import Domain
 from ray.util.queue import Empty
 
 from raysum.config.workers import Workers
+from raysum.errors import UserError
 from raysum.runs.folder import Run
 from raysum.runtime.run_sync import refresh
 from raysum.runtime.storage import read_json, read_lines, write_json
 from raysum.systems import count_parameters
 from raysum.train.requests import stop_trainings
 from raysum.tune.objective import LOGGED
+from raysum.tune.record import RecordWriter
+from raysum.tune.results import Trial
 from raysum.tune.schema import Values
 from raysum.tune.spaces import Job
 
@@ -77,6 +81,15 @@ def end_training() -> None:
         for reports in _reporting:
             reports.drop()
     _training.release()
+
+
+def record_ends(job: Job, trials: Sequence[Trial]) -> None:
+    """Record what ``trials`` reached between the last report that Tune read and the end of their training."""
+    for trial in trials:
+        with suppress(UserError):  # a folder that was removed or damaged
+            metrics = {} if trial.error else best_so_far(Run.open(job.folder(trial.name)), job.space.config.metric)
+            if metrics and metrics["step"] > trial.metrics.get("step", math.inf):
+                RecordWriter().add(job.out, trial=trial.name, state="ended", seconds=trial.seconds, metrics=metrics)
 
 
 class ReportValidations(TuneReportCallback):

@@ -255,7 +255,8 @@ class TrialProgress(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         lines = Path(trial.error_file).read_text(errors="replace").strip().splitlines() if trial.error_file else []
-        self._write(trial, state="failed", error=lines[-1] if lines else None)
+        reason = lines[-1].removeprefix(f"{UserError.__module__}.{UserError.__name__}: ") if lines else None
+        self._write(trial, state="failed", error=reason)
         say(f"{trial} failed; the search continues")
 
     def _write(self, trial: Any, **values: Any) -> None:
