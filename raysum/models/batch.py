@@ -390,8 +390,8 @@ def _replaced(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     new = replace(value, **{field.name: _replaced(getattr(value, field.name), function) for field in fields(value)})
     if isinstance(value, Source):
         # where ``cached_property`` keeps them
-        new.__dict__.update(layout=_replaced(value.layout, function))
-        new.__dict__.update(host_ids=value.host_ids, known_globals=value.known_globals)
+        kept = {"host_ids": value.host_ids, "known_globals": value.known_globals}
+        new.__dict__.update(kept, layout=_replaced(value.layout, function))
     return new
 
 

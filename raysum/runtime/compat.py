@@ -104,10 +104,9 @@ def check_compiler() -> None:
         get_cpp_compiler()
     except (InvalidCxxCompiler, OSError):  # OSError: CXX is no program
         given = os.environ.get("CXX")
-        problem = f"CXX={given} is none" if given is not None else "there is none"
-        fix = "correct or unset CXX" if given is not None else "install g++"
+        problem = "there is none: install g++" if given is None else f"CXX={given} is none: correct or unset CXX"
         raise UserError(
-            f"compiled layers need a C++ compiler on a CPU, and {problem}: {fix}, or leave out train.compile=true"
+            f"compiled layers need a C++ compiler on a CPU, and {problem}, or leave out train.compile=true"
         ) from None
 
 

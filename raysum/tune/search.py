@@ -89,9 +89,11 @@ def _search(job: Job, started: float) -> SearchResult:
         run_trials(job, repeats_failed)
         push_so_far(job.out)  # trials may have run on the head of the cluster
         refresh(job.out)
-        if space.config.kind == "train":
-            record_ends(job, read_search(job.out, running=False).trials)
-        trials = read_search(job.out, running=False).trials
+        found = read_search(job.out, running=False)
+        if space.config.kind == "train" and not found.ended:  # later, trials may have been trained further
+            record_ends(job, found.trials)
+            found = read_search(job.out, running=False)
+        trials = found.trials
         best = trials[0]
         if best.error:
             raise UserError(

@@ -40,7 +40,7 @@ class WindowAttention(SelfAttention):
         super().__init__(spec)
         assert spec.backbone is not None
         self.reach = spec.backbone.window // 2
-        self.global_ids = spec.backbone.global_ids
+        self.global_ids = spec.global_ids
         self.global_query = Projection(spec.width)
         self.global_source = Projection(spec.width, 2)
 

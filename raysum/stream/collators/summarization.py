@@ -119,8 +119,7 @@ class Summarization(Kind):
         target = long(padded(arrays["target"], arrays["target_lengths"], self.marks.pad))
         ids, lengths, titles = (long(arrays[name]) for name in ("ids", "lengths", "titles"))
         source = Source(ids, lengths, long(counts), graph, titles)
-        if self.global_ids:
-            source.count_globals(self.global_ids)
+        source.count_globals(self.global_ids)
         return Batch(source, target, predicted_tokens(target, self.marks.pad))
 
 
