@@ -29,8 +29,10 @@ class Teacher(ThreadingHTTPServer):
     def __init__(self, port: int = 0):
         super().__init__(("127.0.0.1", port), Handler)
         self.lock = threading.Lock()
+        self.arrived = threading.Condition(self.lock)
         self.key = ""
         self.delay = 0.0
+        self.meet = 0  # so many requests wait for each other, once, before any is answered
         self.script: list[dict[str, Any]] = []  # of the next requests, one each; {} is an ordinary answer
         self.rules: list[dict[str, Any]] = []  # of requests whose prompt holds what is under "when"
         self.seen: dict[str, Any] = {
@@ -75,6 +77,8 @@ class Handler(BaseHTTPRequestHandler):
             prompt = body["messages"][0]["content"]
             act = self.server.script.pop(0) if self.server.script else {}
             act = next((rule for rule in self.server.rules if rule["when"] in prompt), act)
+            self.server.arrived.notify_all()
+            self.server.arrived.wait_for(lambda: seen["most"] >= self.server.meet, timeout=10)
         try:
             time.sleep(act.get("delay", self.server.delay))
         finally:

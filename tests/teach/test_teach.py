@@ -147,7 +147,7 @@ def test_killed_at_any_moment_it_goes_on_and_asks_for_no_kept_answer_again(tmp_p
 
 
 def test_no_more_requests_at_once_than_asked_for(tmp_path, server):
-    server.control(delay=0.03)
+    server.control(delay=0.03, meet=5)
     taught(tmp_path, server, clusters(40), concurrency=5)
     assert server.seen["most"] == 5
 
