@@ -25,12 +25,15 @@ class NoServerError(UserError):
     """No server of raysum is at the address."""
 
 
-class NoAnswerError(NoServerError):
-    """Another attempt may succeed, after the ``pause`` in seconds that the server asks for, if any."""
+class NoAnswerError(UserError):
+    """Another attempt may succeed, after the ``pause`` in seconds that the server asks for, if any.
 
-    def __init__(self, message: str, pause: float | None = None):
+    ``is_reached``: the address was; otherwise it is a NoServerError after the last attempt.
+    """
+
+    def __init__(self, message: str, pause: float | None = None, is_reached: bool = True):
         super().__init__(message)
-        self.pause = pause
+        self.pause, self.is_reached = pause, is_reached
 
 
 _Event = tuple[str, dict[str, Any]]
@@ -144,7 +147,7 @@ class _Connection(Generic[_Answer, _Stream]):
     def _pause(self, error: NoAnswerError, attempt: int) -> float:
         """Return the seconds between this attempt, from 0, and the next. Raises UserError after the last attempt."""
         if attempt >= self.retries:
-            raise UserError(str(error)) from None
+            raise (UserError if error.is_reached else NoServerError)(str(error)) from None
         return _FIRST_PAUSE * 2**attempt if error.pause is None else error.pause
 
     @contextmanager
@@ -155,10 +158,12 @@ class _Connection(Generic[_Answer, _Stream]):
                 raise httpx.InvalidURL("no such port")
             yield
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-            raise UserError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
+            raise NoServerError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
         except httpx.RequestError as error:
             reason = error or type(error).__name__
-            raise NoAnswerError(f"nothing answers at {self.address} ({reason}); is `raysum serve` running?") from None
+            message = f"nothing answers at {self.address} ({reason}); is `raysum serve` running?"
+            is_reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            raise NoAnswerError(message, is_reached=is_reached) from None
 
 
 class Client(_Connection[dict[str, Any], Iterator[_Event]]):

@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,9 @@ import pytest
 from helpers.servers import serving
 from helpers.small_runs import TEXTS
 from raysum.cli.app import main
+from raysum.serve import client
+
+EMPTY: dict = {"summary": "", "sentences": [], "attention": [], "score": 0.0}
 
 
 @pytest.fixture
@@ -74,6 +77,33 @@ def test_another_web_server_is_asked_once(tmp_path, printed, status):
         server.shutdown()
     assert (code, lines) == (2, []) and f"raysum: {address} does not answer as `raysum serve` does" in said
     assert len(asked) < 20
+
+
+def test_summaries_are_kept_when_the_server_ends(tmp_path, printed, monkeypatch):
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.001)
+    answered = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            name = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["id"]
+            content = json.dumps(EMPTY | {"id": name}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(content)
+            answered.append(name)
+            if len(answered) == 3:
+                server.socket.close()
+                threading.Thread(target=server.shutdown, daemon=True).start()
+
+    rows = [json.dumps({"id": f"c{number}", "documents": [TEXTS[0]]}) for number in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        code, lines, _ = printed(str(tmp_path / "rows.jsonl"), "--server", address)
+    assert code == 2 and [line["id"] for line in lines] == [f"c{number}" for number in range(60)]
+    assert sorted(line["id"] for line in lines if "summary" in line) == sorted(answered) and len(answered) == 3
+    assert all(f"nothing answers at {address}" in line["error"] for line in lines if "summary" not in line)
 
 
 def test_a_server_has_its_own_checkpoint(tmp_path, printed):
