@@ -113,15 +113,15 @@ class GpuBench(PresetBench):
         expected = self._losses(config, batches, torch.device("cpu"), "fp32", [])
         waits = list[str]()
         losses = self._losses(config, batches, device(), self.dtype, waits)
-        difference = max(abs(one / other - 1) for one, other in zip(losses, expected, strict=True))
+        difference = float((losses / expected - 1).abs().max())
         verdict = "right" if difference <= _LOSS_LIMITS[self.dtype] and not waits else "WRONG"
-        row = {"preset": preset, "dtype": self.dtype, "steps": self.steps, "first_loss": expected[0]}
-        row |= {"last_loss": expected[-1], "largest_difference": difference, "limit": _LOSS_LIMITS[self.dtype]}
+        row = {"preset": preset, "dtype": self.dtype, "steps": self.steps, "first_loss": float(expected[0])}
+        row |= {"last_loss": float(expected[-1]), "largest_difference": difference, "limit": _LOSS_LIMITS[self.dtype]}
         return row | {"waits_at": ", ".join(dict.fromkeys(waits)) or "never", "verdict": verdict}
 
     def _losses(
         self, config: Config, batches: list[Any], target: torch.device, dtype: str, waits: list[str]
-    ) -> list[float]:
+    ) -> torch.Tensor:
         """Return the losses for each token of training steps on ``batches`` in turn, the same on every device."""
         first, *others = (batches[number % len(batches)] for number in range(self.steps))
         step, _ = training_step(config, move(first, target), dtype, target, _RATE)
@@ -129,7 +129,7 @@ class GpuBench(PresetBench):
         for batch in others:
             with found_waits(target, waits):
                 losses.append(step(move(batch, target)))
-        return (torch.stack(losses) / self.target_tokens).tolist()
+        return torch.stack(losses).double().cpu() / self.target_tokens
 
     def beams_row(self, preset: str, config: Config) -> Row:
         """Return how many summaries of random weights, in fp32, are those of the CPU, and the difference of scores.

@@ -1,7 +1,6 @@
 """Is our attention over packed rows that of the formula, on the GPU that computes it?"""
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -27,48 +26,36 @@ def packed_rows_row(kind: str, device: torch.device) -> Row:
     query, key, value, gradient = torch.randn(4, total, _HEADS, _SIZE, device=device).bfloat16()
     if not has_packed_kernel(query, _SIZE, own=True):
         return row | {"verdict": "there is no kernel here"}
-    skipped = torch.arange(total, device=device) % 7 == 3
-    places = starts(torch.tensor(_ROWS, device=device)), max(_ROWS)
+    sizes, numbers = torch.tensor(_ROWS, device=device), torch.arange(total, device=device)
+    places, row_of, skipped = (starts(sizes), max(_ROWS)), torch.repeat_interleave(sizes), numbers % 7 == 3
+    allowed = (row_of[:, None] == row_of) & ((numbers[:, None] - numbers).abs() <= reach) & ~skipped  # [Q, T]
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         torch.manual_seed(1)  # of dropout
         return attend_packed_lse(query, key, value, places, places, rate, reach, skipped)
 
-    offsets = torch.cat([torch.arange(size, device=device) for size in _ROWS])[:, None, None].expand(-1, _HEADS, 1)
-    units = torch.arange(_SIZE, device=device)
-    shown = [attend(query, key, (offsets - first == units).to(key))[0] for first in range(0, max(_ROWS), _SIZE)]
-    kept, allowed = torch.cat(shown, -1).transpose(0, 1) > 0, _allowed(reach, skipped)  # [H, Q, T]
+    keys, units = numbers[:, None, None].expand(-1, _HEADS, 1), torch.arange(_SIZE, device=device)
+    shown = [attend(query, key, (keys - first == units).to(key))[0] for first in range(0, total, _SIZE)]
+    kept = torch.cat(shown, -1)[..., :total].transpose(0, 1) > 0  # [H, Q, T]
     gradients = gradient.float(), torch.randn(_HEADS, total, device=device)
     found = _learned(attend, (query, key, value), gradients)
     expected = _learned(
         lambda *arrays: _formula(kept, allowed, rate, *arrays), (query.float(), key.float(), value.float()), gradients
     )
-    pairs = zip(found, expected, strict=True)
-    difference = max(float((one.float() - other).abs().max() / other.abs().max()) for one, other in pairs)
-    share = float(kept.sum() / (_HEADS * sum(int(part.sum()) for part in allowed)))
+    parts = [(one.float() - other).abs().max() / other.abs().max() for one, other in zip(found, expected, strict=True)]
+    difference = float(torch.stack(parts).max())
+    share = float(kept.sum() / (_HEADS * allowed.sum()))
     is_right = difference <= _LIMIT and abs(share - 1 + rate) <= _FEW
     return row | {"kept": share, "largest_difference": difference, "verdict": "right" if is_right else "WRONG"}
 
 
-def _allowed(reach: int, skipped: Tensor) -> list[Tensor]:
-    """Return for each row [Q, T]: whether a query attends to a key."""
-    places = [torch.arange(size, device=skipped.device) for size in _ROWS]
-    near = [(row[:, None] - row).abs() <= reach for row in places]
-    return [part & ~keys for part, keys in zip(near, skipped.split(list(_ROWS)), strict=True)]
-
-
 def _formula(
-    kept: Tensor, allowed: list[Tensor], rate: float, query: Tensor, key: Tensor, value: Tensor
+    kept: Tensor, allowed: Tensor, rate: float, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
-    contexts, sums = [], []
-    for (first, last), mask in zip(pairwise(accumulate(_ROWS, initial=0)), allowed, strict=True):
-        row = slice(first, last)
-        scores = torch.einsum("qhd,khd->hqk", query[row], key[row]) * _SIZE**-0.5
-        scores = torch.where(mask, scores, torch.finfo(torch.float32).min)
-        weights = scores.softmax(-1) * kept[:, row, : last - first] / (1 - rate)
-        contexts.append(torch.einsum("hqk,khd->qhd", weights, value[row]))
-        sums.append(scores.logsumexp(-1))
-    return torch.cat(contexts), torch.cat(sums, -1)
+    scores = torch.einsum("qhd,khd->hqk", query, key) * _SIZE**-0.5
+    scores = torch.where(allowed, scores, torch.finfo(torch.float32).min)
+    weights = scores.softmax(-1) * kept / (1 - rate)
+    return torch.einsum("hqk,khd->qhd", weights, value), scores.logsumexp(-1)
 
 
 def _learned(

@@ -84,7 +84,7 @@ class TrainBench(PresetBench):
         row = {
             "preset": preset,
             "dtype": dtype,
-            "compiled": compiled,
+            "compiled": compiles_layers(config),
             "threads": self.threads,
             "paragraphs": len(inputs.source.lengths) // self.examples,
             "source_tokens_per_s": source_tokens / seconds,
