@@ -188,9 +188,11 @@ class RunRecord:
     @property
     def is_finished(self) -> bool:
         """Whether the training has ended by its own limits, or its search has ended."""
-        settings, folder = self.run.config.train, self.run.path.parent
+        settings = self.run.config.train
         is_over = bool(settings.minutes and self.seconds >= 60 * settings.minutes) or self.step >= settings.steps
-        is_over |= folder.name == "trials" and (folder.parent / "best.json").is_file()  # its search may have stopped it
+        if self.run.search and (end := self.run.search / "best.json").is_file():  # the search may have stopped it
+            starts = (event.time for event in self.run.events() if event.event == "start")
+            is_over |= max(starts, default=0.0) <= end.stat().st_mtime  # otherwise it was trained further
         if self.best is None or self.lines.empty or self.run.config.model.TRAINER or is_over:
             return self.best is not None
         return out_of_patience(settings.patience, self.run.validation_scores(settings), self.step)

@@ -161,6 +161,11 @@ class Run:
     def exists(self) -> bool:
         return (self.path / "config.yaml").is_file()
 
+    @property
+    def search(self) -> Path | None:
+        """The folder of the search, if the run is one of its trials."""
+        return self.path.parents[1] if self.path.parent.name == "trials" else None
+
     @cached_property
     def config(self) -> Config:
         return self._read("config.yaml", Config, former.CONFIG)

@@ -204,22 +204,20 @@ class FailureRecord(UserCallback):
                 self._run.add_event("failure", message=f"worker {rank}: {reason(error)}")
 
 
-class Gauges:
-    """Sets the gauges of one run. The tag ``trial`` is empty unless the run is a trial of a search."""
+def gauge_setter(run: Run) -> Callable[[Line], None]:
+    """Return a function that sets the gauges of a metrics line. Their tag ``trial`` is empty unless ``run`` is one."""
+    tags = {"run": shown(run.search) if run.search else run.place, "trial": run.path.name if run.search else ""}
+    gauges = {key: Gauge(*names, tag_keys=tuple(tags)) for key, names in _GAUGES.items()}
+    metric = Gauge(*_METRIC, tag_keys=(*tags, "metric"))
 
-    def __init__(self, run: Run):
-        trial = run.path.name if run.path.parent.name == "trials" else ""
-        self._tags = {"run": shown(run.path.parents[1]) if trial else run.place, "trial": trial}
-        self._gauges = {key: Gauge(*names, tag_keys=tuple(self._tags)) for key, names in _GAUGES.items()}
-        self._metric = Gauge(*_METRIC, tag_keys=(*self._tags, "metric"))
-
-    def set(self, line: dict[str, Any]) -> None:
-        """Set the gauges of a metrics line."""
+    def set_gauges(line: Line) -> None:
         for key, value in line.items():
-            if key in self._gauges:
-                self._gauges[key].set(value, tags=self._tags)
+            if key in gauges:
+                gauges[key].set(value, tags=tags)
             elif _VALID.match(key):
-                self._metric.set(value, tags=self._tags | {"metric": key.removeprefix("valid_")})
+                metric.set(value, tags=tags | {"metric": key.removeprefix("valid_")})
+
+    return set_gauges
 
 
 def _worker(settings: dict[str, Any]) -> tuple[str, str]:
@@ -239,7 +237,7 @@ def _worker(settings: dict[str, Any]) -> tuple[str, str]:
     tables = shard.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
     lines = SimpleQueue[Line]()
     is_first = context.get_world_rank() == 0
-    watch: list[Callable[[Line], None]] = [Gauges(job_spec.run).set] if is_first else []
+    watch: list[Callable[[Line], None]] = [gauge_setter(job_spec.run)] if is_first else []
     if is_first and url_of(job_spec.run.path):
         watch.append(lines.put)
     reporter = Reporter(job_spec.run, is_first, ray.train.report, watch)

@@ -52,7 +52,7 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
     refresh(run.path)  # the trial may have run on another host before
     if not job.space.config.is_population:
-        if run.exists and run.latest() and run.validations():
+        if run.exists and run.latest() and run.best().step in run.validations():
             tune.report(best_so_far(run, metric))  # of a former state of the search, whose limits it may have reached
         _reporting[:] = [ReportValidations(run, metric)]
         with _training:
@@ -86,9 +86,11 @@ def end_training() -> None:
 def record_ends(job: Job, trials: Sequence[Trial]) -> None:
     """Record what ``trials`` reached between the last report that Tune read and the end of their training."""
     for trial in trials:
+        if "step" not in trial.metrics:
+            continue  # it failed
         with suppress(UserError):  # a folder that was removed or damaged
-            metrics = {} if trial.error else best_so_far(Run.open(job.folder(trial.name)), job.space.config.metric)
-            if metrics and metrics["step"] > trial.metrics.get("step", math.inf):
+            metrics = best_so_far(Run.open(job.folder(trial.name)), job.space.config.metric)
+            if metrics["step"] > trial.metrics["step"]:
                 RecordWriter().add(job.out, trial=trial.name, state="ended", seconds=trial.seconds, metrics=metrics)
 
 

@@ -54,6 +54,22 @@ def test_a_finished_training_and_one_that_goes_on(run):
     assert going.state == "running" and going.seconds_left == pytest.approx((36 - 12) / going.speed)
 
 
+def test_a_trial_that_its_search_stopped_is_finished_until_it_is_trained_further(run, tmp_path):
+    trial = tmp_path / "search" / "trials" / "lr=1"
+    shutil.copytree(run, trial)
+    longer = Run(trial).config.train.model_copy(update={"steps": 36})
+    Run(trial).create(Run(trial).config.model_copy(update={"train": longer}), Run(trial).recipe, None)
+    assert raysum.status(trial).state == "interrupted"
+    (tmp_path / "search" / "best.json").write_text("{}")
+    assert raysum.status(trial).state == "finished"
+    Run(trial).add_event("start", step=12, hosts=[HERE])
+    append_line(trial / "metrics.jsonl", {"step": 13, "loss": 2.0, "seconds": 1e3, "tokens_per_s": 500.0})
+    append_line(trial / "metrics.jsonl", {"step": 14, "loss": 2.0, "seconds": 1e3 + 1, "tokens_per_s": 500.0})
+    assert raysum.status(trial).state == "interrupted"
+    with folder_lock(trial, trial / LOCK):
+        assert raysum.status(trial).seconds_left == pytest.approx(22)
+
+
 def test_the_last_failure_is_told(tmp_path):
     write_dataset(tmp_path / "data", {"train": 40, "valid": 8})
     with pytest.raises(UserError, match="the loss is"):

@@ -397,6 +397,9 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
     assert best.alignment.best().weights.stat().st_mtime_ns == weights
     assert Run.resolve(tmp_path / "search").decode == best.decode
 
+    best.add_validation(38, {"valid_loss": 99.0})  # trained further, after the search has ended
+    assert [t.metrics for t in tune(space, *command).trials] == [t.metrics for t in result.trials]
+
 
 @pytest.mark.long
 @pytest.mark.slow
