@@ -153,18 +153,16 @@ def search_steps(
                     break
                 yield SearchStep(search.live, search.finished, length, search.is_ranked_later, options.searches)
     finally:
-        search.free_graph()
+        search.graph = None  # it refers to the search, so only a garbage collection would free its memory
     return search.finished
 
 
-def _interval(options: SearchOptions, device: torch.device) -> int:
+def _interval(device: torch.device) -> int:
     """Return after how many steps the host reads what has finished: 1 on a CPU, otherwise 8, because it waits for it.
 
-    Examples that are over are extended until then, without effect. It is also 1 for a constraint without tables, which
-    needs the host in each step.
+    Examples that are over are extended until then, without effect.
     """
-    needs_host = options.constraint and options.constraint.needs_host
-    return 8 if device.type != "cpu" and not needs_host else 1
+    return 1 if device.type == "cpu" else 8
 
 
 class _Search:
@@ -181,34 +179,30 @@ class _Search:
         self._watch: AttentionRequest = "tokens" if any(term.by_token for term in terms) else bool(terms)
         self._steering = [term for term in terms if not term.final]
         self._rules = Rules(settings, options.marks, mask, options.exempt, options.prompt, options.source)
-        self.interval, self.is_ranked_later = _interval(options, mask.device), any(t.final for t in terms)
+        self.interval, self.is_ranked_later = _interval(mask.device), any(t.final for t in terms)
         names = constraint.states(beams) if constraint else None
         self.live = LiveHypotheses.start(mask, beams, options.marks.start, names)
         most = None if settings.early_stopping is None else beams
         self.finished = FinishedHypotheses(len(mask), mask.device, options.marks.end, most, self.is_ranked_later)
-        self._graph: RepeatedStep | None = None
+        self.graph: RepeatedStep | None = None
         if self.interval > 1 and options.groups == 1 and permits_graphs(model, mask.device):
             graphed: Any = model
             self._state = graphed.start(memory, beams, is_fixed=True)
             work = partial(self._advance, graphed.extend)
-            self._graph = RepeatedStep(work, lambda: (self._state.store, self.live.tokens), graphed, mask.device)
+            self.graph = RepeatedStep(work, lambda: (self._state.store, self.live.tokens), graphed, mask.device)
             self._longest = backbone_of(graphed.spec).max_target or settings.max_length  # beyond it the model raises
         else:
             self._state = model.start(memory, beams)
-
-    def free_graph(self) -> None:
-        """Free the memory of the graph at once: it refers to this search, so only a garbage collection would."""
-        self._graph = None
 
     def step(self, length: int) -> None:
         """Extend hypotheses of ``length`` tokens, the start included. At the maximum length all finish."""
         live, is_last = self.live, length == self._settings.max_length
         live.make_room(length)
-        if self._graph is None or is_last or length in self._rules.forced or length > self._longest:
+        if self.graph is None or is_last or length in self._rules.forced or length > self._longest:
             ended = self._advance(self._model.step, length)
         else:
             self._state.make_room()
-            ended = self._graph()
+            ended = self.graph()
         if ended:
             self.finished.add(ended, length, closed=True)
         if is_last:

@@ -5,6 +5,7 @@ length, D width.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
@@ -40,74 +41,38 @@ class Rows:
         return cls(torch.arange(mask.numel(), device=mask.device), mask, None)
 
 
-@dataclass(frozen=True)
 class Layout:
     """The indices of packed tokens and paragraphs in padded arrays. Indices are long; masks are true where real.
 
     Its integers and shapes are known to the host, so a model that uses only these never waits for its GPU.
     """
 
-    counts: tuple[int, ...]  # [B] paragraphs
-    tokens: tuple[int, ...]  # [B]
-    sizes: Tensor  # [B] tokens
-    paragraph_example: Tensor  # [P]
-    rank: Tensor  # [P] 0 = best
-    token_paragraph: Tensor  # [S]
-    token_example: Tensor  # [S]
-    token_position: Tensor  # [S] in its paragraph
-    token_offset: Tensor  # [S] in its example
-    token_mask: Tensor  # [P, N]
-    source_mask: Tensor  # [B, Smax]
-    paragraph_mask: Tensor  # [B, M]
-    grid_mask: Tensor  # [B, M, N]
-    in_paragraphs: Tensor  # [S] index into flat [P * N]
-    in_source: Tensor  # [S] index into flat [B * Smax]
-    in_examples: Tensor  # [P] index into flat [B * M]
-    in_grid: Tensor  # [S] index into flat [B * M * N]
-    paragraph_starts: Tensor  # [P + 1] tokens before each paragraph, int32
-    source_starts: Tensor  # [B + 1] tokens before each example, int32
-    example_starts: Tensor  # [B + 1] paragraphs before each example, int32
-
-    @classmethod
-    def of(cls, lengths: Tensor, counts: Tensor) -> "Layout":
+    def __init__(self, lengths: Tensor, counts: Tensor):
         """``lengths`` [P] are the tokens of each paragraph, ``counts`` [B] the paragraphs of each example."""
         device = lengths.device
         paragraphs, examples = torch.arange(len(lengths), device=device), torch.arange(len(counts), device=device)
-        paragraph_example = torch.repeat_interleave(examples, counts)
-        example_starts = starts(counts)
-        rank = paragraphs - example_starts[paragraph_example]
-        sizes = torch.zeros_like(counts).index_add(0, paragraph_example, lengths)
-        token_paragraph = torch.repeat_interleave(paragraphs, lengths)
-        token_example = paragraph_example[token_paragraph]
-        tokens = torch.arange(len(token_paragraph), device=device)
-        paragraph_starts, source_starts = starts(lengths), starts(sizes)
-        token_position = tokens - paragraph_starts[token_paragraph]
-        token_offset = tokens - source_starts[token_example]
-        longest, widest, largest = int(lengths.max()), int(counts.max()), int(sizes.max())
-        token_mask = torch.arange(longest, device=device) < lengths[:, None]
-        in_examples = paragraph_example * widest + rank
-        return cls(
-            tuple(counts.tolist()),
-            tuple(sizes.tolist()),
-            sizes,
-            paragraph_example,
-            rank,
-            token_paragraph,
-            token_example,
-            token_position,
-            token_offset,
-            token_mask,
-            source_mask=torch.arange(largest, device=device) < sizes[:, None],
-            paragraph_mask=torch.arange(widest, device=device) < counts[:, None],
-            grid_mask=scatter_padded(token_mask, in_examples, len(counts), widest),
-            in_paragraphs=token_paragraph * longest + token_position,
-            in_source=token_example * largest + token_offset,
-            in_examples=in_examples,
-            in_grid=in_examples[token_paragraph] * longest + token_position,
-            paragraph_starts=paragraph_starts,
-            source_starts=source_starts,
-            example_starts=example_starts,
-        )
+        self.counts: tuple[int, ...] = tuple(counts.tolist())  # [B] paragraphs
+        self.paragraph_example = torch.repeat_interleave(examples, counts)  # [P]
+        self.sizes = torch.zeros_like(counts).index_add(0, self.paragraph_example, lengths)  # [B] tokens
+        self.tokens: tuple[int, ...] = tuple(self.sizes.tolist())  # [B]
+        self.paragraph_starts = starts(lengths)  # [P + 1] tokens before each paragraph, int32
+        self.source_starts = starts(self.sizes)  # [B + 1] tokens before each example, int32
+        self.example_starts = starts(counts)  # [B + 1] paragraphs before each example, int32
+        self.rank = paragraphs - self.example_starts[self.paragraph_example]  # [P] 0 = best
+        self.token_paragraph = torch.repeat_interleave(paragraphs, lengths)  # [S]
+        self.token_example = self.paragraph_example[self.token_paragraph]  # [S]
+        tokens = torch.arange(len(self.token_paragraph), device=device)
+        self.token_position = tokens - self.paragraph_starts[self.token_paragraph]  # [S] in its paragraph
+        self.token_offset = tokens - self.source_starts[self.token_example]  # [S] in its example
+        longest, widest, largest = int(lengths.max()), int(counts.max()), int(self.sizes.max())
+        self.token_mask = torch.arange(longest, device=device) < lengths[:, None]  # [P, N]
+        self.source_mask = torch.arange(largest, device=device) < self.sizes[:, None]  # [B, Smax]
+        self.paragraph_mask = torch.arange(widest, device=device) < counts[:, None]  # [B, M]
+        self.in_paragraphs = self.token_paragraph * longest + self.token_position  # [S] index into flat [P * N]
+        self.in_source = self.token_example * largest + self.token_offset  # [S] index into flat [B * Smax]
+        self.in_examples = self.paragraph_example * widest + self.rank  # [P] index into flat [B * M]
+        self.grid_mask = scatter_padded(self.token_mask, self.in_examples, len(counts), widest)  # [B, M, N]
+        self.in_grid = self.in_examples[self.token_paragraph] * longest + self.token_position  # [S] into [B * M * N]
 
     @property
     def chunk_counts(self) -> tuple[int, ...]:
@@ -165,12 +130,7 @@ class Source:
 
     @cached_property
     def layout(self) -> Layout:
-        return Layout.of(self.lengths, self.counts)
-
-    @cached_property
-    def host_ids(self) -> np.ndarray:
-        """[S]: ``ids`` for the host, which waits for a GPU unless :func:`move` has brought the source there."""
-        return self.ids.cpu().numpy()
+        return Layout(self.lengths, self.counts)
 
     @cached_property
     def known_globals(self) -> dict[tuple[int, ...], tuple[int, int]]:
@@ -187,7 +147,7 @@ class Source:
         if marks not in self.known_globals:
             tokens = np.array(self.layout.tokens)
             first = tokens.cumsum() - tokens
-            is_global = np.isin(self.host_ids, marks)
+            is_global = np.isin(self.ids.cpu().numpy(), marks)
             is_global[first] = True
             counts = np.add.reduceat(is_global, first, dtype=np.int64)
             self.known_globals[marks] = int(counts.sum()), int(counts.max())
@@ -389,9 +349,9 @@ def _replaced(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return value
     new = replace(value, **{field.name: _replaced(getattr(value, field.name), function) for field in fields(value)})
     if isinstance(value, Source):
-        # where ``cached_property`` keeps them
-        kept = {"host_ids": value.host_ids, "known_globals": value.known_globals}
-        new.__dict__.update(kept, layout=_replaced(value.layout, function))
+        layout = copy(value.layout)
+        vars(layout).update({name: function(one) for name, one in vars(layout).items() if isinstance(one, Tensor)})
+        vars(new).update(known_globals=value.known_globals, layout=layout)  # where ``cached_property`` keeps them
     return new
 
 

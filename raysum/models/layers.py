@@ -160,13 +160,8 @@ class SelfAttention(nn.Module):
         self.scaled = backbone.scaled_scores
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return query, key and value, [B, H, T, dh] each, from [B, T, 3 dh H]."""
-        query, key, value = split_heads(x, self.heads, 3)
-        return _unscaled(query, self.scaled), key, value
-
-    def split_packed(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return query, key and value, [S, H, dh] each, from packed [S, 3 dh H]."""
-        query, key, value = packed_heads(x, self.heads, 3)
+        """Return query, key and value: [B, H, T, dh] each from [B, T, 3 dh H], [S, H, dh] from packed [S, 3 dh H]."""
+        query, key, value = (split_heads if x.dim() == 3 else packed_heads)(x, self.heads, 3)
         return _unscaled(query, self.scaled), key, value
 
 
@@ -186,7 +181,7 @@ class PackedSelfAttention(SelfAttention):
         size = projected.shape[-1] // (3 * self.heads)
         if rows.starts is not None and bias is None and has_packed_kernel(projected, size, own=bool(dropout)):
             places = rows.starts, mask.shape[1]
-            query, key, value = self.split_packed(projected)
+            query, key, value = self.split(projected)
             packed = attend_packed(query, key, value, places, places, dropout).flatten(1)
             return self.out(packed if selected is None else packed.index_select(0, selected))
         query, key, value = self.split(scatter_padded(projected, rows.index, *mask.shape))

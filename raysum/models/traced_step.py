@@ -35,9 +35,6 @@ class TracedStep:
         self._calls = Counter[Key]()
         self._traces: dict[Key, Callable[..., Tensor] | None] = {}
 
-    def __deepcopy__(self, _: Any) -> "TracedStep":
-        return TracedStep()
-
     def __reduce__(self) -> Any:
         return TracedStep, ()
 

@@ -123,7 +123,7 @@ def test_a_copied_batch_has_the_same_values_and_layout():
         assert torch.equal(getattr(there.source, name), getattr(batch.source, name))
     assert torch.equal(there.target, batch.target)
     assert torch.equal(there.predicted, batch.predicted)
-    for name, value in vars(Layout.of(batch.source.lengths, batch.source.counts)).items():
+    for name, value in vars(Layout(batch.source.lengths, batch.source.counts)).items():
         given = there.source.__dict__["layout"].__dict__[name]
         assert torch.equal(given, value) if isinstance(value, torch.Tensor) else given == value
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,44 +16,9 @@ from torch import Tensor
 from raysum.data.rows import Row
 from raysum.decode.grounding.cluster import SourceAutomaton, State
 from raysum.decode.grounding.pieces import BEGIN, CONTEXTS, INSIDE, Pieces
-from raysum.decode.grounding.tables import TableConstraint
+from raysum.decode.grounding.tables import TableConstraint, TableStates
 from raysum.text.cleaning import Normalization, normalize
 from raysum.tokenizers.tokenizer import Tokenizer
-
-
-class States(Protocol):
-    """The states [B, R] of the live hypotheses of a search.
-
-    ``whole`` [B, R]: whether a hypothesis ends with a whole word; ``complete`` [B, R]: its tokens up to its last whole
-    word.
-    """
-
-    whole: Tensor
-    complete: Tensor
-
-    def mask(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Set every piece that the sources do not allow to -inf in ``scores`` [B, R, V], which is -inf for EOS already.
-
-        Return the flat indices in ``scores`` of the pieces that continue a name, and their scores.
-        """
-
-    def advance(self, parent: Tensor, piece: Tensor) -> None:
-        """Extend the beams ``parent`` [B, R] of each example by ``piece`` [B, R]."""
-
-    def keep(self, index: Tensor) -> None:
-        """Keep only the examples at ``index`` [B']."""
-
-
-class Constraint(Protocol):
-    """The names and numbers that hypotheses of a batch may contain. ``needs_host``: each step, on a GPU too."""
-
-    needs_host: bool
-
-    def repeat(self, number: int) -> "Constraint":
-        """Return the constraint of ``number`` searches of each example, in consecutive rows."""
-
-    def states(self, beams: int) -> States:
-        """Return the states of empty hypotheses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +33,7 @@ class ReachedState:
 
 
 class HostConstraint:
-    """The automata of a batch, as Python objects."""
-
-    needs_host = True
+    """The names and numbers that hypotheses of a batch may contain: its automata, as Python objects."""
 
     def __init__(self, clusters: Sequence[SourceAutomaton], pieces: Pieces):
         self._clusters = clusters
@@ -86,6 +48,7 @@ class HostConstraint:
         return repeated
 
     def states(self, beams: int) -> "HostStates":
+        """Return the states of empty hypotheses."""
         return HostStates(self, beams)
 
     def next(self, before: ReachedState, piece: int) -> ReachedState:
@@ -111,7 +74,11 @@ class HostConstraint:
 
 
 class HostStates:
-    """Python dictionaries find the next states in a fifth of the time of a search in sorted tensors."""
+    """The states [B, R] of the live hypotheses of a search.
+
+    ``whole`` [B, R]: whether a hypothesis ends with a whole word; ``complete`` [B, R]: its tokens up to its last whole
+    word. Python dictionaries find the next states in a fifth of the time of a search in sorted tensors.
+    """
 
     def __init__(self, constraint: HostConstraint, beams: int):
         self._constraint = constraint
@@ -124,6 +91,10 @@ class HostStates:
         self.whole = self._rows % CONTEXTS != INSIDE
 
     def mask(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Set every piece that the sources do not allow to -inf in ``scores`` [B, R, V], which is -inf for EOS already.
+
+        Return the flat indices in ``scores`` of the pieces that continue a name, and their scores.
+        """
         names = [state.names for beams in self._states for state in beams]
         starts = np.repeat(np.arange(len(names)) * scores.shape[-1], list(map(len, names)))
         index = torch.from_numpy(np.concatenate(names) + starts)
@@ -134,6 +105,7 @@ class HostStates:
         return index, values
 
     def advance(self, parent: Tensor, piece: Tensor) -> None:
+        """Extend the beams ``parent`` [B, R] of each example by ``piece`` [B, R]."""
         chosen = zip(self._states, parent.tolist(), piece.tolist(), strict=True)
         self._states = [
             list(map(self._constraint.next, map(beams.__getitem__, parents), ids)) for beams, parents, ids in chosen
@@ -143,9 +115,14 @@ class HostStates:
         self.complete = torch.where(self.whole, self._length, self.complete.gather(1, parent))
 
     def keep(self, index: Tensor) -> None:
+        """Keep only the examples at ``index`` [B']."""
         self._states = [self._states[example] for example in index.tolist()]
         self.complete = self.complete[index]
         self._look()
+
+
+Constraint = HostConstraint | TableConstraint
+States = HostStates | TableStates
 
 
 class Grounding:

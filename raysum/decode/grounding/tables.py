@@ -18,14 +18,12 @@ from raysum.decode.grounding.pieces import BEGIN, CONTEXTS, INSIDE, Pieces
 
 
 class TableConstraint:
-    """The automata of a batch.
+    """The automata of a batch, with the methods of ``constraint.HostConstraint``.
 
     ``rows`` [B * C, V]: the state after each piece in each context of each example; its bitwise complement if the
     sources do not allow the piece. ``row`` [S]: that of each state. ``pieces`` [S, W]: those that the nodes of a state
     allow, padded by EOS; ``states_after`` [S, W]: the states after them. ``first`` [B]: those of empty hypotheses.
     """
-
-    needs_host = False
 
     def __init__(self, clusters: Sequence[SourceAutomaton], pieces: Pieces, end: int, device: torch.device):
         rows, row, allowed, after, first = [], list[int](), list[list[int]](), list[list[int]](), list[int]()
@@ -47,7 +45,6 @@ class TableConstraint:
         self.first = torch.tensor(first, device=device)
 
     def repeat(self, number: int) -> "TableConstraint":
-        """Return the constraint of ``number`` searches of each example, in consecutive rows."""
         repeated = copy(self)
         repeated.first = self.first.repeat_interleave(number)
         return repeated
@@ -57,7 +54,7 @@ class TableConstraint:
 
 
 class TableStates:
-    """The states [B, R] of the live hypotheses of a search, as in ``constraint.States``; arrays change in place."""
+    """The states [B, R] of the live hypotheses of a search, as in ``constraint.HostStates``; arrays change in place."""
 
     def __init__(self, tables: TableConstraint, beams: int):
         self._tables, self._states = tables, tables.first[:, None].repeat(1, beams)

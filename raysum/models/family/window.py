@@ -64,7 +64,7 @@ class WindowAttention(SelfAttention):
         numbers = torch.arange(len(x), device=x.device)
         chosen = torch.where(is_global, numbers, len(x)).topk(number, largest=False).values  # ascending
         globals_ = starts(is_global.long())[rows[0].long()], most
-        query, key, value = self.split_packed(projected)
+        query, key, value = self.split(projected)
         near, near_mass = attend_packed_lse(query, key, value, rows, rows, rate, self.reach, is_global)
         keys, values = key.index_select(0, chosen), value.index_select(0, chosen)
         far, far_mass = attend_packed_lse(query, keys, values, rows, globals_, rate)

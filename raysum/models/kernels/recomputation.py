@@ -67,11 +67,21 @@ def recompute_layers(model: nn.Module) -> None:
 
     Losses and gradients are the same bit for bit.
     """
-    for layer, name in layer_functions(model):
-        layer.__dict__[name] = _recomputed(getattr(layer, name))
+    replace_functions(model, _recomputed)
 
 
-def layer_functions(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+def replace_functions(model: nn.Module, made: Callable[..., Any]) -> None:
+    """Let the layers of ``model`` call ``made(function)`` in place of each of their functions for gradients."""
+
+    def chosen(function: Callable[..., Any]) -> Callable[..., Any]:
+        other = made(function)
+        return lambda *arguments, **options: (other if torch.is_grad_enabled() else function)(*arguments, **options)
+
+    for layer, name in _layer_functions(model):
+        layer.__dict__[name] = chosen(getattr(layer, name))
+
+
+def _layer_functions(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Yield the layers of ``model``, members of its lists of modules, with the names of their functions."""
     lists = {path: module for path, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     for path, layers in lists.items():
@@ -88,8 +98,6 @@ def _recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def run(*arguments: Any, **options: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return function(*arguments, **options)
         with set_checkpoint_early_stop(False):
             return checkpoint(function, *arguments, use_reentrant=False, **options)
 
