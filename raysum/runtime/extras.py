@@ -1,7 +1,6 @@
 """Optional libraries, which extras of setup.cfg install."""
 
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 
 from raysum.errors import UserError
@@ -29,8 +28,3 @@ def needs(library: str, what: str) -> ModuleType:
         package, extra = _PACKAGES.get(name, name), _EXTRAS.get(name, "documents")
         command = f'pip install -c constraints.txt ".[{extra}]" in the clone of raysum'
         raise UserError(f"{what} needs {package}, which is not installed: {command}") from None
-
-
-def has(library: str) -> bool:
-    """Return whether the library is installed."""
-    return find_spec(library) is not None

@@ -21,7 +21,7 @@ from raysum.runtime.progress import say
 from raysum.runtime.session import ray_session
 from raysum.serve.config import ServeConfig
 from raysum.serve.served import all_served
-from raysum.serve.tracing import check_tracing
+from raysum.serve.tracing import tracing_libraries
 
 _NAME = "raysum"
 _EXPORTER = "raysum.serve.tracing:exporter"
@@ -82,7 +82,7 @@ def serving(config: ServeConfig) -> Iterator[str]:
         port = listener.getsockname()[1]
     config = with_access(config)
     if config.trace:
-        check_tracing()
+        tracing_libraries()
         os.environ.setdefault("OTEL_SERVICE_NAME", "raysum")  # OpenTelemetry reads it in each process
     served = all_served(config)
     tls = tls_options(config)

@@ -1,7 +1,7 @@
 """The events of a streamed summary, from ``queued`` to ``result`` or ``error``."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
@@ -17,12 +17,6 @@ Event = dict[str, Any]  # "event": its name, "data": its values
 MAX_TOKENS, BACKGROUND = "max_tokens", "background"
 
 
-class Chooser(Protocol):
-    """A summarizer whose settings a request may change. ``choose`` raises UserError."""
-
-    def choose(self, changes: Mapping[str, Any]) -> Any: ...
-
-
 class Service(Protocol):
     """Summarizes raw clusters with decode settings. Raises UserError (status 400), HTTPException or Overloaded."""
 
@@ -31,12 +25,15 @@ class Service(Protocol):
     def stream(self, cluster: dict[str, Any], settings: dict[str, Any]) -> AsyncIterator[Event]: ...
 
 
-def asked_settings(summarizer: Chooser, settings: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Return the settings of ``summarizer`` for a request, and whether it belongs to a batch. Raises UserError."""
+def asked_settings(choose: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return the settings that a summarizer's ``choose`` makes of a request's, and whether it belongs to a batch.
+
+    Raises UserError.
+    """
     changes = {**settings}
     most, is_background = changes.pop(MAX_TOKENS, None), changes.pop(BACKGROUND, False)
     try:
-        values = summarizer.choose(changes)
+        values = choose(changes)
     except UserError as error:
         raise UserError(f"options: {error}") from None
     return (values.limited(most) if most else values), is_background

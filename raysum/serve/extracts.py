@@ -32,7 +32,7 @@ class Extracts:
         """Yield the events of a stream, which has no prefixes: all sentences are selected together."""
         version = self._follower.current
         try:
-            asked, _ = asked_settings(version.model, settings)
+            asked, _ = asked_settings(version.model.choose, settings)
             yield queued(0)
             summary = await outlined(await asyncio.to_thread(version.model.extract, cluster, asked), cluster)
             for event in completed(summary, version.name, with_sentences=True):

@@ -98,7 +98,7 @@ class Model:
         summarizer, scheduler = version.model
         own = summarizer.settings
         try:
-            asked, is_background = asked_settings(summarizer, settings)
+            asked, is_background = asked_settings(summarizer.choose, settings)
             costly = asked.num_beams * asked.max_length > own.num_beams * own.max_length
             lane: Lane = "costly" if costly else "large" if self._is_large(cluster) else "ordinary"
             lane = "background" if is_background else lane

@@ -4,17 +4,15 @@ from typing import Any
 
 from raysum.runtime.extras import needs
 
-_WHAT = "--trace"
 
-
-def check_tracing() -> None:
-    """Raises UserError if the libraries are missing."""
-    needs("opentelemetry.sdk.trace", _WHAT)
-    needs("opentelemetry.exporter.otlp.proto.http.trace_exporter", _WHAT)
+def tracing_libraries() -> tuple[Any, Any]:
+    """Return OpenTelemetry's modules of span processors and of the exporter. Raises UserError if they are missing."""
+    names = ("opentelemetry.sdk.trace.export", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    export, otlp = (needs(name, "--trace") for name in names)
+    return export, otlp
 
 
 def exporter() -> list[Any]:
     """Return the span processors of a process of the service. Ray Serve calls it by its name."""
-    export = needs("opentelemetry.sdk.trace.export", _WHAT)
-    otlp = needs("opentelemetry.exporter.otlp.proto.http.trace_exporter", _WHAT)
+    export, otlp = tracing_libraries()
     return [export.BatchSpanProcessor(otlp.OTLPSpanExporter())]

@@ -35,22 +35,9 @@ _AUTO = "auto"
 _CALIBRATION_SHARE, _MAX_CALIBRATION = 0.03, 60  # share of the training's seconds, and seconds at most
 # A resumed run may change these settings; all others must stay.
 _RUNNING = {
-    "steps",
-    "minutes",
-    "patience",
-    "workers",
-    "threads",
-    "placement",
-    "cpus_per_worker",
-    "gpus_per_worker",
-    "wait_minutes",
-    "address",
-    "keep",
-    "log_every",
-    "trackers",
-    "recompute",
-    "compile",
-}
+    "steps", "minutes", "patience", "workers", "threads", "placement", "cpus_per_worker", "gpus_per_worker",
+    "wait_minutes", "address", "keep", "log_every", "trackers", "recompute", "compile",
+}  # fmt: skip
 _CHECKING = {"validate_every", "validate_examples", "save_every", "save_minutes", "check_hook_order"}
 _CHANGEABLE: Any = {**dict.fromkeys(("decode", "data", "mixed", "out", "run"), True), "train": _RUNNING | _CHECKING}
 

@@ -3,10 +3,9 @@
 import json
 import os
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from raysum.errors import UserError
@@ -15,6 +14,7 @@ from raysum.runtime.compat import post, take_posted
 from raysum.runtime.storage import parsed, read_lines
 
 Line = dict[str, Any]  # of metrics.jsonl; an event has the key "event"
+_LINES = "-lines-"  # between the token of a training and the time of a post
 
 
 class WrittenLines:
@@ -51,7 +51,7 @@ class PostedLines:
 
     def new(self) -> list[Line]:
         """Return the lines since the last call."""
-        return [line for posted in take_posted(_prefix(self._token)) for line in json.loads(posted)]
+        return [line for posted in take_posted(self._token + _LINES) for line in json.loads(posted)]
 
     def close(self) -> list[Line]:
         """Return all metrics, which the store has at the end of a training."""
@@ -62,15 +62,5 @@ class PostedLines:
 
 def post_lines(token: str, lines: "SimpleQueue[Line]") -> None:
     """Post the waiting ``lines`` for :class:`PostedLines`."""
-    if waiting := [*_taken(lines)]:
-        post(f"{_prefix(token)}{time.time_ns():020d}", json.dumps(waiting).encode())
-
-
-def _taken(lines: "SimpleQueue[Line]") -> Iterator[Line]:
-    with suppress(Empty):
-        while True:
-            yield lines.get_nowait()
-
-
-def _prefix(token: str) -> str:
-    return f"{token}-lines-"
+    if waiting := [lines.get_nowait() for _ in range(lines.qsize())]:
+        post(f"{token}{_LINES}{time.time_ns():020d}", json.dumps(waiting).encode())

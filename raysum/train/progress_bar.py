@@ -24,48 +24,41 @@ def show_progress(
     If ``train.minutes`` ends the training earlier, the last step is estimated from the speed so far.
     """
     done = threading.Event()
-    follower = threading.Thread(target=_follow, args=(label, lines, start, settings, done, watch), daemon=True)
+
+    def follow() -> None:
+        shown, last, has_started = dict[str, str](), False, False
+        seen = set[tuple[int, bool]]()  # steps of lines, and whether they are validations
+        with bar(total=settings.steps, label=label, unit="step") as progress:
+            progress.initial = progress.n = start
+            while not last:
+                last = done.wait(_POLL)
+                for line in lines.close() if last else lines.new():
+                    step, event, is_validation = line.get("step", 0), line.get("event"), "valid_loss" in line
+                    if event == "slow":
+                        say(f"{label}: {line.get('message')}")
+                    elif event == "start":
+                        if has_started:
+                            progress.n, seen = step, {each for each in seen if each[0] <= step}
+                            say(f"{label}: workers started again; training resumes from step {step}")
+                        has_started = True
+                    elif event is None and step > start and (step, is_validation) not in seen:
+                        seen.add((step, is_validation))
+                        log("info", "metrics", metrics=line)
+                        watch(line)
+                        _add(shown, line, settings.best_metric, label)
+                        if settings.minutes and not is_validation:
+                            allowed = round(step * 60 * settings.minutes / line["seconds"])
+                            progress.total = min(settings.steps, max(step, allowed))
+                        progress.set_postfix(shown, refresh=False)
+                        progress.update(max(step - progress.n, 0))
+
+    follower = threading.Thread(target=follow, daemon=True)
     follower.start()
     try:
         yield
     finally:
         done.set()
         follower.join()
-
-
-def _follow(
-    label: str,
-    lines: WrittenLines | PostedLines,
-    start: int,
-    settings: TrainConfig,
-    done: threading.Event,
-    watch: Callable[[Line], None],
-) -> None:
-    shown, last, has_started = dict[str, str](), False, False
-    seen = set[tuple[int, bool]]()  # steps of lines, and whether they are validations
-    with bar(total=settings.steps, label=label, unit="step") as progress:
-        progress.initial = progress.n = start
-        while not last:
-            last = done.wait(_POLL)
-            for line in lines.close() if last else lines.new():
-                step, event, is_validation = line.get("step", 0), line.get("event"), "valid_loss" in line
-                if event == "slow":
-                    say(f"{label}: {line.get('message')}")
-                elif event == "start":
-                    if has_started:
-                        progress.n, seen = step, {each for each in seen if each[0] <= step}
-                        say(f"{label}: workers started again; training resumes from step {step}")
-                    has_started = True
-                elif event is None and step > start and (step, is_validation) not in seen:
-                    seen.add((step, is_validation))
-                    log("info", "metrics", metrics=line)
-                    watch(line)
-                    _add(shown, line, settings.best_metric, label)
-                    if settings.minutes and not is_validation:
-                        allowed = round(step * 60 * settings.minutes / line["seconds"])
-                        progress.total = min(settings.steps, max(step, allowed))
-                    progress.set_postfix(shown, refresh=False)
-                    progress.update(max(step - progress.n, 0))
 
 
 def _add(shown: dict[str, str], line: Line, metric: str, label: str) -> None:

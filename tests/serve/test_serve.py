@@ -190,9 +190,10 @@ def test_failures_have_their_status():
 
 def test_a_setting_of_another_kind_of_model_is_named_as_in_the_request():
     extractor = load("lexrank")
-    assert asked_settings(extractor, {"words": 40, BACKGROUND: True, MAX_TOKENS: 30}) == (ExtractConfig(words=30), True)
+    asked = {"words": 40, BACKGROUND: True, MAX_TOKENS: 30}
+    assert asked_settings(extractor.choose, asked) == (ExtractConfig(words=30), True)
     with pytest.raises(UserError, match="^options: unknown key 'num_beams'"):
-        asked_settings(extractor, {"num_beams": 4})
+        asked_settings(extractor.choose, {"num_beams": 4})
 
 
 def test_a_service_without_batches_says_how_to_have_them():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from raysum.data.dataset import Dataset
 from raysum.errors import UserError
 from raysum.research.reproduce.tables import BASE, ReproduceConfig, System
 from raysum.runs.folder import Run
-from raysum.runtime.extras import has
 from raysum.runtime.storage import check_vacant, read_json, write_json
 
 _SETTINGS = "settings.json"
@@ -108,6 +108,6 @@ class Workspace:
         """Return the setting that a system needs and that is missing, or an empty string."""
         if system.name != "bert":
             return ""
-        if not has("transformers"):
+        if not find_spec("transformers"):
             return 'pip install -c constraints.txt ".[bert]"'
         return "bert=FOLDER" if self.config.size == "paper" and self.config.bert is None else ""
