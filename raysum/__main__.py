@@ -7,8 +7,8 @@ import sys
 def main() -> None:
     """Run the command line. Ctrl-C during its import prints one line and returns exit code 130.
 
-    Python's collector looks at the 250,000 objects that imports make more rarely than by default, and not at the end of
-    the process: together it took 1 to 2 s of a command that imports torch.
+    Python's collector looks more rarely than by default at the 250,000 objects that imports make: it took 0.8 s of
+    `raysum evaluate`, and takes 0.3 s.
     """
     gc.set_threshold(20_000, 20, 20)
     try:
@@ -18,8 +18,6 @@ def main() -> None:
     except KeyboardInterrupt:
         print("raysum: stopped", file=sys.stderr)
         sys.exit(130)
-    finally:
-        gc.freeze()
 
 
 if __name__ == "__main__":
