@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import time
 import urllib.request
@@ -399,6 +400,22 @@ def test_the_best_mix_within_the_budget_gets_its_best_beta(tmp_path, data, ray_s
 
     best.add_validation(38, {"valid_loss": 99.0})  # trained further, after the search has ended
     assert [t.metrics for t in tune(space, *command).trials] == [t.metrics for t in result.trials]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_trial_goes_on_that_was_killed_between_a_validation_and_its_checkpoint(tmp_path, data, ray_session):
+    space = tiny_space(tmp_path, "search: {optim.lr: {grid: [0.001]}}\n", "train.steps: 8, train.workers: 0")
+    command = [space, f"data={data.path}", f"out={tmp_path / 'search'}"]
+    (before,) = tune(*command).trials
+    run = Run(tmp_path / "search" / "trials" / before.name)
+    last = run.validations()[8]
+    run.rewind(0)  # the checkpoints of steps 2 to 8 stay, without a validation
+    run.add_validation(10, {"valid_loss": 1.0})
+    (tmp_path / "search" / "best.json").unlink()
+    shutil.rmtree(tmp_path / "search" / "tune")
+    (after,) = tune(*command).trials
+    assert after.error is None and run.validations() == {8: last} and after.metrics["valid_loss"] == last
 
 
 @pytest.mark.long
