@@ -152,14 +152,14 @@ def load_deepspeed() -> None:
 
 def leave_process_group() -> None:
     """Destroy torch's process group and DeepSpeed's record of it, so that this process can create another."""
-    import deepspeed.comm.comm
     from torch import distributed
 
-    if deepspeed.comm.comm.cdb is None:
+    comm: Any = sys.modules.get("deepspeed.comm.comm")  # Ctrl-C may have interrupted its import
+    if getattr(comm, "cdb", None) is None:
         distributed.destroy_process_group()
     else:
-        deepspeed.comm.destroy_process_group()
-        deepspeed.comm.comm.cdb = None
+        comm.destroy_process_group()
+        comm.cdb = None
 
 
 def full_precision_copies(optimizer: Any) -> "dict[int, Tensor]":

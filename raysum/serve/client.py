@@ -28,12 +28,12 @@ class NoServerError(UserError):
 class NoAnswerError(UserError):
     """Another attempt may succeed, after the ``pause`` in seconds that the server asks for, if any.
 
-    ``is_reached``: the address was; otherwise it is a NoServerError after the last attempt.
+    ``is_busy``: a server has answered that it cannot now; otherwise it is a NoServerError after the last attempt.
     """
 
-    def __init__(self, message: str, pause: float | None = None, is_reached: bool = True):
+    def __init__(self, message: str, is_busy: bool, pause: float | None = None):
         super().__init__(message)
-        self.pause, self.is_reached = pause, is_reached
+        self.is_busy, self.pause = is_busy, pause
 
 
 _Event = tuple[str, dict[str, Any]]
@@ -120,7 +120,7 @@ class _Connection(Generic[_Answer, _Stream]):
         """Return what an answer says that has no summary. Raises NoServerError if another program refuses."""
         try:
             return f"{self.address} answers {answer.status_code}: {answer.json()['error']}"
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             if answer.status_code not in _RETRIED:  # which a proxy may also answer
                 raise self.foreign() from None
             return f"{self.address} answers {answer.status_code}"
@@ -129,7 +129,7 @@ class _Connection(Generic[_Answer, _Stream]):
         """Return the object in an answer or a line. Raises UserError if there is none: another program answers."""
         try:
             found = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise self.foreign()
@@ -142,28 +142,35 @@ class _Connection(Generic[_Answer, _Stream]):
         if answer.status_code not in _RETRIED:
             raise UserError(self._problem(answer))
         wait = answer.headers.get("Retry-After", "")  # it may be a date
-        raise NoAnswerError(self._problem(answer), min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else None)
+        raise NoAnswerError(self._problem(answer), True, min(int(wait), _LONGEST_PAUSE) if wait.isdecimal() else None)
 
     def _pause(self, error: NoAnswerError, attempt: int) -> float:
         """Return the seconds between this attempt, from 0, and the next. Raises UserError after the last attempt."""
         if attempt >= self.retries:
-            raise (UserError if error.is_reached else NoServerError)(str(error)) from None
+            raise (UserError if error.is_busy else NoServerError)(str(error)) from None
         return _FIRST_PAUSE * 2**attempt if error.pause is None else error.pause
+
+    def _is_url(self) -> bool:
+        try:
+            url = httpx.URL(self.address)
+            return bool(url.host) and (url.port or 0) <= _LAST_PORT
+        except (httpx.InvalidURL, UnicodeError):  # a wrong international name
+            return False
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Raises UserError in place of errors of the address and the connection."""
+        wrong = NoServerError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000")
+        if not self._is_url():
+            raise wrong
         try:
-            if (httpx.URL(self.address).port or 0) > _LAST_PORT:
-                raise httpx.InvalidURL("no such port")
             yield
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-            raise NoServerError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000") from None
+            raise wrong from None
         except httpx.RequestError as error:
             reason = error or type(error).__name__
             message = f"nothing answers at {self.address} ({reason}); is `raysum serve` running?"
-            is_reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            raise NoAnswerError(message, is_reached=is_reached) from None
+            raise NoAnswerError(message, is_busy=False) from None
 
 
 class Client(_Connection[dict[str, Any], Iterator[_Event]]):
@@ -292,7 +299,7 @@ class _Events:
             try:
                 values = json.loads(value)
                 problem = f"{values['status']}: {values['error']}" if self._event == "error" else ""
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, RecursionError, KeyError, TypeError):
                 raise self._foreign from None
             if problem:
                 raise UserError(f"{self._address} answers {problem}")

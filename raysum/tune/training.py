@@ -48,6 +48,8 @@ def train_trial(values: dict[str, Any], job: Job) -> None:
     own = {"workers": workers, "threads": threads, "trackers": [], "log_every": every}
     resources = job.space.config.resources.model_dump(exclude_none=True)  # of a trial, in equal parts for its workers
     own |= {f"{name}_per_worker": amount / workers for name, amount in resources.items() if workers}
+    if not workers and (seconds := job.space.config.budget.seconds):  # Tune cannot stop a training in this process
+        own["minutes"] = min(config.train.minutes or math.inf, seconds / 60)
     shared = config.train.model_copy(update=own)
     config = config.model_copy(update={"data": job.data, "out": str(run.path), "train": shared})
     refresh(run.path)  # the trial may have run on another host before

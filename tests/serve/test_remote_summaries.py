@@ -58,8 +58,8 @@ def test_a_server_that_does_not_answer_is_one_message(tmp_path, printed):
     assert (code, lines) == (2, []) and said.startswith("raysum: nothing answers at http://127.0.0.1:9")
 
 
-@pytest.mark.parametrize("status", [200, 404])
-def test_another_web_server_is_asked_once(tmp_path, printed, status):
+@pytest.mark.parametrize(("status", "answer"), [(200, b'{"summary": 5}'), (404, b"{}"), (200, b"[" * 200_000)])
+def test_another_web_server_is_asked_once(tmp_path, printed, status, answer):
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ def test_another_web_server_is_asked_once(tmp_path, printed, status):
             asked.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(b'{"summary": 5}')
+            self.wfile.write(answer)
 
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"documents": [text]}) + "\n" for text in TEXTS[:2]) * 20)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -104,6 +104,13 @@ def test_summaries_are_kept_when_the_server_ends(tmp_path, printed, monkeypatch)
     assert code == 2 and [line["id"] for line in lines] == [f"c{number}" for number in range(60)]
     assert sorted(line["id"] for line in lines if "summary" in line) == sorted(answered) and len(answered) == 3
     assert all(f"nothing answers at {address}" in line["error"] for line in lines if "summary" not in line)
+
+
+@pytest.mark.parametrize("address", ["http://xn--/", "http://127.0.0.1:99999", "127.0.0.1", "ftp://127.0.0.1"])
+def test_what_is_no_address_is_one_message(tmp_path, printed, address):
+    (tmp_path / "text.txt").write_text(TEXTS[0])
+    code, lines, said = printed(str(tmp_path / "text.txt"), "--server", address)
+    assert (code, lines) == (2, []) and said.startswith(f"raysum: {address!r} is not a URL")
 
 
 def test_a_server_has_its_own_checkpoint(tmp_path, printed):
