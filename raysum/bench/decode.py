@@ -154,7 +154,7 @@ def _raysum(search: Search, source: Any) -> Callable[[], Any]:
         with torch.inference_mode():
             return [beam_search(model, model.encode(part), decode)]
 
-    examples = -(-search.batch // min(lanes_of(device()), search.batch))
+    examples = -(-search.batch // lanes_of(device()))
     parts = inputs.split(examples * (len(inputs.ids) // search.batch))
     return lambda: [*in_lanes(found, parts, device())]
 

@@ -153,20 +153,17 @@ class _Connection(Generic[_Answer, _Stream]):
     def _is_url(self) -> bool:
         try:
             url = httpx.URL(self.address)
-            return bool(url.host) and (url.port or 0) <= _LAST_PORT
+            return url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) <= _LAST_PORT
         except (httpx.InvalidURL, UnicodeError):  # a wrong international name
             return False
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Raises UserError in place of errors of the address and the connection."""
-        wrong = NoServerError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000")
         if not self._is_url():
-            raise wrong
+            raise NoServerError(f"{self.address!r} is not a URL; use for example http://127.0.0.1:8000")
         try:
             yield
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-            raise wrong from None
         except httpx.RequestError as error:
             reason = error or type(error).__name__
             message = f"nothing answers at {self.address} ({reason}); is `raysum serve` running?"

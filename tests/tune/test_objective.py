@@ -68,16 +68,3 @@ def test_a_search_maximizes_the_speed_of_trainings_in_one_process(tmp_path, data
     assert len({line["trial_id"] for line in reports}) == 2 and len({line["pid"] for line in reports}) == 1
     lines = [line["step"] for line in read_lines(result.run.metrics) if "loss" in line]
     assert lines == [2, 4]  # before each report, though train.log_every is 10
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_budget_ends_trainings_in_one_process(tmp_path, data, ray_session):
-    shared = ", ".join(f"model.{key}: {value}" for key, value in TINY.items())
-    training = "train.steps: 5000, train.validate_every: 5000, train.workers: 0, train.batch_tokens: 300"
-    (tmp_path / "short.yaml").write_text(
-        "about: x\nkind: train\npreset: pht\nmetric: valid_loss\nsearch: {optim.lr: {grid: [0.001, 0.002]}}\n"
-        f"config: {{{shared}, {training}}}\nbudget: {{seconds: 2}}\n"
-    )
-    for trial in tune(str(tmp_path / "short.yaml"), data=str(data.path), out=str(tmp_path / "search")).trials:
-        assert trial.error is None and trial.metrics["step"] < 5000 and 2 <= trial.metrics["train_seconds"] < 20

@@ -420,6 +420,15 @@ def test_a_trial_goes_on_that_was_killed_between_a_validation_and_its_checkpoint
 
 @pytest.mark.long
 @pytest.mark.slow
+def test_the_budget_ends_trainings_in_one_process(tmp_path, data, ray_session):
+    search = "search: {optim.lr: {grid: [0.001, 0.002]}}\nbudget: {seconds: 2}\n"
+    space = tiny_space(tmp_path, search, "train.steps: 5000, train.workers: 0")
+    for found in tune(space, data=str(data.path), out=str(tmp_path / "search")).trials:
+        assert found.error is None and found.metrics["step"] < 5000 and 2 <= found.metrics["train_seconds"] < 20
+
+
+@pytest.mark.long
+@pytest.mark.slow
 def test_optimizer_search_ends(tmp_path, data, ray_session):
     sizes = [f"model.{key}={value}" for key, value in {**TINY, "encoder": "L", "decoder": "P"}.items()]
     training = ["train.steps=4", "train.validate_every=2", "train.save_every=2", "train.batch_tokens=600"]
